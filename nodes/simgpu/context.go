@@ -15,8 +15,8 @@ type Context struct {
 	id     int64
 
 	mu     sync.Mutex
-	lock   fileLock // guarded by mu: a flock excludes other files, not this one
-	closed bool     // guarded by mu
+	file   *stateFile // guarded by mu: a flock excludes other open files, not this one
+	closed bool       // guarded by mu
 }
 
 // Spec returns the device's description.
@@ -32,7 +32,7 @@ func (c *Context) change(f func(*state, *slot) (bool, error)) error {
 	if c.closed {
 		return fmt.Errorf("%w: %s on %s", ErrClosed, c.holder, c.spec.UUID)
 	}
-	return update(c.dir, c.spec.UUID, c.lock, func(st *state) (bool, error) {
+	return c.file.update(func(st *state) (bool, error) {
 		own := st.find(c.id)
 		if own == nil {
 			return false, fmt.Errorf("%w: entry %d of %s is gone from %s", ErrClosed, c.id, c.holder, c.spec.UUID)
@@ -137,7 +137,7 @@ func (c *Context) Close() error {
 	if c.closed {
 		return nil
 	}
-	err := update(c.dir, c.spec.UUID, c.lock, func(st *state) (bool, error) {
+	err := c.file.update(func(st *state) (bool, error) {
 		for i := range st.Contexts {
 			if st.Contexts[i].ID == c.id {
 				st.Contexts = append(st.Contexts[:i], st.Contexts[i+1:]...)
@@ -150,6 +150,6 @@ func (c *Context) Close() error {
 		return err
 	}
 	c.closed = true
-	c.lock.close()
+	c.file.close()
 	return nil
 }

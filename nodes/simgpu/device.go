@@ -1,7 +1,9 @@
 package simgpu
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sort"
@@ -43,15 +45,15 @@ func Create(dir string, specs []Spec) error {
 	if err := makeShared(dir); err != nil {
 		return fmt.Errorf("simgpu: make directory: %w", err)
 	}
-	lock, err := openLock(filepath.Join(dir, ".create.lock"))
+	lock, err := openShared(filepath.Join(dir, ".create.lock"))
 	if err != nil {
+		return fmt.Errorf("simgpu: open lock: %w", err)
+	}
+	defer lock.Close()
+	if err := acquire(lock); err != nil {
 		return err
 	}
-	defer lock.close()
-	if err := lock.acquire(); err != nil {
-		return err
-	}
-	defer lock.release()
+	defer release(lock)
 	have, err := loadAll(dir)
 	if err != nil {
 		return err
@@ -68,10 +70,7 @@ func Create(dir string, specs []Spec) error {
 		if len(known) >= MaxGPUs {
 			return fmt.Errorf("%w: %s would be more than %d gpus in %s", ErrBadSpec, s.UUID, MaxGPUs, dir)
 		}
-		if err := touchShared(lockPath(dir, s.UUID)); err != nil {
-			return fmt.Errorf("simgpu: make lock: %w", err)
-		}
-		if err := store(dir, s.UUID, &state{Spec: s, Index: next, NextID: 1}); err != nil {
+		if err := createOne(dir, &state{Spec: s, Index: next, NextID: 1}); err != nil {
 			return err
 		}
 		known[s.UUID] = true
@@ -82,7 +81,7 @@ func Create(dir string, specs []Spec) error {
 
 // makeShared makes the directory and the violations file. They are open to
 // every user whatever the umask, as device nodes are: the agent is often root
-// and its ranks are not. No sticky bit, since states are replaced by rename.
+// and its ranks are not.
 func makeShared(dir string) error {
 	_, err := os.Stat(dir)
 	if err == nil {
@@ -94,16 +93,40 @@ func makeShared(dir string) error {
 	if err := os.Chmod(dir, 0o777); err != nil {
 		return err
 	}
-	return touchShared(violationsPath(dir))
-}
-
-func touchShared(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+	f, err := openShared(violationsPath(dir))
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	return f.Chmod(0o666)
+	return f.Close()
+}
+
+func openShared(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	// Another user's file is open to all already, by the same call.
+	_ = f.Chmod(0o666)
+	return f, nil
+}
+
+// createOne makes a GPU's file under another name, so that it appears whole.
+func createOne(dir string, st *state) error {
+	tmp := filepath.Join(dir, "."+st.UUID+".new")
+	_ = os.Remove(tmp) // of a Create that was killed
+	f, err := openShared(tmp)
+	if err != nil {
+		return fmt.Errorf("simgpu: make state: %w", err)
+	}
+	file := &stateFile{f: f, buf: make([]byte, fileBytes)}
+	defer file.close()
+	if err := file.write(st); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, statePath(dir, st.UUID)); err != nil {
+		return fmt.Errorf("simgpu: name state: %w", err)
+	}
+	return nil
 }
 
 // loadAll reads every state of the directory, in order of creation.
@@ -113,12 +136,13 @@ func loadAll(dir string) ([]*state, error) {
 		return nil, fmt.Errorf("simgpu: list %s: %w", dir, err)
 	}
 	var all []*state
+	buf := make([]byte, fileBytes)
 	for _, e := range entries {
-		uuid, isState := strings.CutSuffix(e.Name(), ".json")
+		uuid, isState := strings.CutSuffix(e.Name(), fileEnd)
 		if !isState || strings.HasPrefix(uuid, ".") {
 			continue
 		}
-		st, err := load(dir, uuid)
+		st, err := load(dir, uuid, buf)
 		if err != nil {
 			return nil, err
 		}
@@ -126,6 +150,20 @@ func loadAll(dir string) ([]*state, error) {
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].Index < all[j].Index })
 	return all, nil
+}
+
+// load reads one GPU's state through buf (fileBytes).
+func load(dir, uuid string, buf []byte) (*state, error) {
+	f, err := os.Open(statePath(dir, uuid))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s in %s", ErrUnknownGPU, uuid, dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("simgpu: open state: %w", err)
+	}
+	file := stateFile{f: f, buf: buf}
+	defer file.close()
+	return file.read()
 }
 
 // List returns the GPUs of the directory in order of creation.
@@ -152,7 +190,7 @@ func Open(dir, uuid string) (*Device, error) {
 	if err := (Spec{UUID: uuid, MemoryBytes: 1}).validate(); err != nil {
 		return nil, err
 	}
-	st, err := load(dir, uuid)
+	st, err := load(dir, uuid, make([]byte, fileBytes))
 	if err != nil {
 		return nil, err
 	}
@@ -165,20 +203,20 @@ func (d *Device) Spec() Spec { return d.spec }
 // Attach enters this process as one of holder's on the GPU, with no memory and
 // not active. The entry ends with Close or with the process.
 func (d *Device) Attach(holder string) (*Context, error) {
-	if holder == "" {
-		return nil, fmt.Errorf("%w: a holder needs a name", ErrBadSpec)
+	if holder == "" || len(holder) > MaxHolderBytes {
+		return nil, fmt.Errorf("%w: a holder needs a name of 1 to %d bytes, not %q", ErrBadSpec, MaxHolderBytes, holder)
 	}
 	pid := os.Getpid()
 	_, start, err := procStat(pid)
 	if err != nil {
 		return nil, fmt.Errorf("simgpu: simulated gpus need a mounted /proc: %w", err)
 	}
-	lock, err := openLock(lockPath(d.dir, d.spec.UUID))
+	file, err := openState(d.dir, d.spec.UUID)
 	if err != nil {
 		return nil, err
 	}
-	c := &Context{dir: d.dir, spec: d.spec, holder: holder, pid: pid, lock: lock}
-	err = update(d.dir, d.spec.UUID, lock, func(st *state) (bool, error) {
+	c := &Context{dir: d.dir, spec: d.spec, holder: holder, pid: pid, file: file}
+	err = file.update(func(st *state) (bool, error) {
 		if st.Lost {
 			return false, fmt.Errorf("%w: %s", ErrLost, st.UUID)
 		}
@@ -192,7 +230,7 @@ func (d *Device) Attach(holder string) (*Context, error) {
 		return true, nil
 	})
 	if err != nil {
-		lock.close()
+		file.close()
 		return nil, err
 	}
 	return c, nil

@@ -7,9 +7,10 @@
 // a GPU; a second one gets [ErrBusy] and leaves a line in violations.jsonl).
 // Several processes of one holder share a GPU without conflict.
 //
-// There is no daemon. A directory holds one JSON state file a GPU, replaced
-// whole by rename under a flock of its lock file, so a kill -9 of any process
-// at any instruction leaves a readable state. An entry counts only while its
+// There is no daemon. A directory holds one file a GPU with two checksummed
+// JSON copies of its state; a writer has the file's flock and overwrites the
+// older copy, so a kill -9 of any process at any instruction leaves a readable
+// state. An entry counts only while its
 // process lives: identity is the pid together with its start time, and a
 // zombie is dead. What a killed process held is therefore free at once, as
 // with a real driver.

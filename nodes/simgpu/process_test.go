@@ -214,12 +214,15 @@ func TestKilledInMidCallLeavesAGoodState(t *testing.T) {
 
 func TestReusedPidIsNotTheHolder(t *testing.T) {
 	dir := newDir(t, "GPU-0")
-	st, err := load(dir, "GPU-0")
+	file, err := openState(dir, "GPU-0")
+	must(t, err)
+	defer file.close()
+	st, err := file.read()
 	must(t, err)
 	// Our own pid with another start time: the pid was used before us.
 	st.Contexts = []slot{{ID: 1, PID: os.Getpid(), StartTicks: 1, Holder: "old", Bytes: 80 * gib, Active: true}}
 	st.NextID = 2
-	must(t, store(dir, "GPU-0", st))
+	must(t, file.write(st))
 	if r := readOne(t, dir); r.UsedBytes != 0 || len(r.Procs) != 0 {
 		t.Fatalf("reading %+v", r)
 	}

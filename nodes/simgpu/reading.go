@@ -66,15 +66,15 @@ func SetXID(dir, uuid string, xid int) error {
 }
 
 func inject(dir, uuid string, f func(*state)) error {
-	if _, err := Open(dir, uuid); err != nil {
+	if err := (Spec{UUID: uuid, MemoryBytes: 1}).validate(); err != nil {
 		return err
 	}
-	lock, err := openLock(lockPath(dir, uuid))
+	file, err := openState(dir, uuid)
 	if err != nil {
 		return err
 	}
-	defer lock.close()
-	return update(dir, uuid, lock, func(st *state) (bool, error) {
+	defer file.close()
+	return file.update(func(st *state) (bool, error) {
 		f(st)
 		return true, nil
 	})
@@ -104,11 +104,10 @@ func appendViolation(dir string, v Violation) error {
 		return err
 	}
 	defer f.Close()
-	lock := fileLock{f}
-	if err := lock.acquire(); err != nil {
+	if err := acquire(f); err != nil {
 		return err
 	}
-	defer lock.release()
+	defer release(f)
 	_, err = f.Write(append(line, '\n'))
 	return err
 }

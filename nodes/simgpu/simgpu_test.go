@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -214,11 +215,44 @@ func TestConcurrentUseBalances(t *testing.T) {
 	}
 }
 
-func TestTornStateSaysWhatToDo(t *testing.T) {
+// A copy torn by a killed writer is passed over; with both gone the error says
+// what to do.
+func TestTornCopyIsPassedOver(t *testing.T) {
 	dir := newDir(t, "GPU-0")
-	must(t, os.WriteFile(statePath(dir, "GPU-0"), []byte(`{"uuid":`), 0o666))
+	c := attachTo(t, dir, "GPU-0", "a")
+	must(t, c.Alloc(gib))
+	must(t, c.Alloc(gib))
+	f, err := os.OpenFile(statePath(dir, "GPU-0"), os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	st, err := (&stateFile{f: f, buf: make([]byte, fileBytes)}).read()
+	must(t, err)
+	_, err = f.WriteAt([]byte("torn"), st.Seq%2*slotBytes+40)
+	must(t, err)
+	if r := readOne(t, dir); r.UsedBytes != gib {
+		t.Fatalf("not the state before the torn one: %+v", r)
+	}
+	must(t, c.Alloc(gib))
+	if r := readOne(t, dir); r.UsedBytes != 2*gib {
+		t.Fatalf("reading %+v", r)
+	}
+	must(t, os.Truncate(statePath(dir, "GPU-0"), 0))
 	if _, err := Read(dir); err == nil {
-		t.Fatal("a torn state was read")
+		t.Fatal("an empty state was read")
+	}
+}
+
+// The longest names fill a state to its limit of contexts and still fit.
+func TestFullStateFits(t *testing.T) {
+	uuid := strings.Repeat("u", 128)
+	dir := newDir(t, uuid)
+	for range MaxContexts {
+		c := attachTo(t, dir, uuid, strings.Repeat("h", MaxHolderBytes))
+		must(t, c.Alloc(gib+123456789))
+		must(t, c.Activate())
+	}
+	if r := readOne(t, dir); len(r.Procs) != MaxContexts {
+		t.Fatalf("%d contexts", len(r.Procs))
 	}
 }
 
