@@ -1,0 +1,177 @@
+package wire
+
+// Usage is what an answer says it cost, in tokens.
+type Usage struct {
+	Input, Output int
+	// Known is false until the answer has said something.
+	Known bool
+}
+
+// Event is what one event of a stream in the OpenAI API says.
+type Event struct {
+	Done      bool // the end marker
+	Error     bool // any of the shapes in which engines report failure inside a stream
+	Content   bool // carries a part of the answer; a chunk with nothing but a role does not
+	Finish    bool // a choice ended
+	NoChoices bool // choices is absent, null or empty
+	Malformed bool // neither the end marker nor a JSON object
+	Usage     Usage
+}
+
+// UsageOnly reports that the event has nothing for a client that did not ask for usage.
+func (e *Event) UsageOnly() bool {
+	return e.Usage.Known && e.NoChoices && !e.Error && !e.Content && !e.Finish
+}
+
+// ReadEvent reads an event's name and data. It never fails: what it cannot read is Malformed.
+func ReadEvent(name, data []byte) Event {
+	ev := Event{NoChoices: true}
+	if string(data) == "[DONE]" {
+		ev.Done = true
+		return ev
+	}
+	ev.Error = string(name) == "error"
+	c := cursor{b: data}
+	if c.peek() != '{' {
+		ev.Malformed = true
+		return ev
+	}
+	c.i++
+	for first := true; ; first = false {
+		key, more, f := c.member(first)
+		if f == flawNone && more {
+			f = ev.member(&c, key)
+		}
+		if f != flawNone {
+			ev.Malformed = true
+			return ev
+		}
+		if !more {
+			return ev
+		}
+	}
+}
+
+func (ev *Event) member(c *cursor, key []byte) flaw {
+	from := c.i
+	switch string(key) {
+	case "choices":
+		if c.peek() == '[' {
+			return ev.choices(c)
+		}
+	case "usage":
+		if c.peek() == '{' {
+			return ev.Usage.read(c)
+		}
+	case "error":
+		ev.Error = ev.Error || c.peek() != 'n'
+	case "object":
+		f := c.value()
+		ev.Error = ev.Error || string(c.b[from:c.i]) == `"error"`
+		return f
+	}
+	return c.value()
+}
+
+func (ev *Event) choices(c *cursor) flaw {
+	c.i++
+	for first := true; ; first = false {
+		more, f := c.element(first)
+		if f != flawNone || !more {
+			return f
+		}
+		ev.NoChoices = false
+		if c.peek() != '{' {
+			if f := c.value(); f != flawNone {
+				return f
+			}
+			continue
+		}
+		if f := ev.choice(c); f != flawNone {
+			return f
+		}
+	}
+}
+
+func (ev *Event) choice(c *cursor) flaw {
+	c.i++
+	for first := true; ; first = false {
+		key, more, f := c.member(first)
+		if f != flawNone || !more {
+			return f
+		}
+		switch string(key) {
+		case "delta":
+			if c.peek() == '{' {
+				f = ev.delta(c)
+				break
+			}
+			f = c.value()
+		case "text":
+			var filled bool
+			filled, f = c.filled()
+			ev.Content = ev.Content || filled
+		case "finish_reason":
+			ev.Finish = ev.Finish || c.peek() != 'n'
+			f = c.value()
+		default:
+			f = c.value()
+		}
+		if f != flawNone {
+			return f
+		}
+	}
+}
+
+// delta looks for anything but a role: text, reasoning, a refusal, tool calls, whatever comes next year.
+func (ev *Event) delta(c *cursor) flaw {
+	c.i++
+	for first := true; ; first = false {
+		key, more, f := c.member(first)
+		if f != flawNone || !more {
+			return f
+		}
+		filled, f := c.filled()
+		if f != flawNone {
+			return f
+		}
+		if filled && string(key) != "role" {
+			ev.Content = true
+		}
+	}
+}
+
+// filled steps over a value and reports whether it is something else than null, "", [] and {}.
+func (c *cursor) filled() (bool, flaw) {
+	from := c.i
+	f := c.value()
+	raw := c.b[from:c.i]
+	return f == flawNone && raw[0] != 'n' && len(raw) > 2, f
+}
+
+// read reads the usage object at the cursor, by the names of both of OpenAI's APIs. Details below are stepped over.
+func (u *Usage) read(c *cursor) flaw {
+	c.i++
+	for first := true; ; first = false {
+		key, more, f := c.member(first)
+		if f != flawNone || !more {
+			return f
+		}
+		var n int
+		switch string(key) {
+		case "prompt_tokens", "input_tokens":
+			if n, f = c.count(); n >= 0 {
+				u.Input, u.Known = n, true
+			}
+		case "completion_tokens", "output_tokens":
+			if n, f = c.count(); n >= 0 {
+				u.Output, u.Known = n, true
+			}
+		default:
+			f = c.value()
+		}
+		if f != flawNone {
+			return f
+		}
+	}
+}
