@@ -1,0 +1,179 @@
+package nodes
+
+// keepShards bounds the shards remembered of one rank: two checkpoints.
+const keepShards = 64
+
+// Fleet is the controller's picture of all agents, built from their frames. It
+// is derived state: a new leader starts empty and is filled by hellos. Zero
+// value: use NewFleet. Not safe for concurrent use.
+type Fleet struct {
+	Nodes map[string]*Seen
+}
+
+// Seen is what one agent says.
+type Seen struct {
+	Connected bool
+	LastMs    int64 // fleet time of the last frame
+	Node      Node
+	Holders   map[string]*HolderStatus
+	Ranks     map[string]map[int]*RankSeen // holder id → rank
+	Readings  map[string]Reading
+	Answers   map[string]Answer // order id → answer, of the present stream
+}
+
+// RankSeen is the latest of one rank in its generation.
+type RankSeen struct {
+	Hello      bool
+	Sync       string
+	Generation int64
+	From       int64 // step resumed from
+	Begun      int64
+	Done       int64
+	Loss       float64
+	Samples    int64
+	Phase      string
+	LastMs     int64
+	// PreparedID, YieldedID, ResumedID and StoppedID are the stop ids last answered so.
+	PreparedID    string
+	PreparedBegun int64
+	YieldedID     string
+	YieldedStep   int64
+	ResumedID     string
+	StoppedID     string
+	StoppedStep   int64
+	Finished      bool
+	FinishedStep  int64
+	Lost          bool
+	Shards        []Shard
+}
+
+// NewFleet returns an empty fleet.
+func NewFleet() *Fleet { return &Fleet{Nodes: map[string]*Seen{}} }
+
+// Frame takes one line from the agent of node. The first must be a hello.
+// It reports false for a frame from a node that never said hello.
+func (f *Fleet) Frame(node string, fr *Frame, nowMs int64) bool {
+	if fr.Hello != nil {
+		f.hello(fr.Hello, nowMs)
+		return true
+	}
+	s := f.Nodes[node]
+	if s == nil {
+		return false
+	}
+	s.LastMs = nowMs
+	switch {
+	case fr.Answer != nil:
+		s.Answers[fr.Answer.ID] = *fr.Answer
+	case fr.Holder != nil:
+		s.holder(fr.Holder)
+	case fr.Readings != nil:
+		for _, r := range fr.Readings.GPUs {
+			s.Readings[r.UUID] = r
+		}
+	case fr.Rank != nil:
+		s.note(fr.Rank, nowMs)
+	}
+	return true
+}
+
+func (f *Fleet) hello(h *Hello, nowMs int64) {
+	s := &Seen{Connected: true, LastMs: nowMs, Node: h.Node,
+		Holders: map[string]*HolderStatus{}, Ranks: map[string]map[int]*RankSeen{},
+		Readings: map[string]Reading{}, Answers: map[string]Answer{}}
+	f.Nodes[h.Node.ID] = s
+	for i := range h.Holders {
+		s.holder(&h.Holders[i])
+	}
+	for i := range h.Ranks {
+		s.note(&h.Ranks[i], nowMs)
+	}
+	for _, r := range h.Readings {
+		s.Readings[r.UUID] = r
+	}
+}
+
+func (s *Seen) holder(h *HolderStatus) {
+	c := *h
+	s.Holders[h.ID] = &c
+}
+
+// Forget drops a holder that is gone and was told to be forgotten.
+func (s *Seen) Forget(holder string) {
+	delete(s.Holders, holder)
+	delete(s.Ranks, holder)
+}
+
+func (s *Seen) note(n *RankNote, nowMs int64) {
+	m := s.Ranks[n.Holder]
+	if m == nil {
+		m = map[int]*RankSeen{}
+		s.Ranks[n.Holder] = m
+	}
+	r := m[n.Rank]
+	if r == nil {
+		r = &RankSeen{Generation: n.Generation}
+		m[n.Rank] = r
+	}
+	r.LastMs = nowMs
+	switch n.Kind {
+	case "hello":
+		r.Hello, r.Sync, r.From, r.Lost = true, n.Sync, n.Step, false
+		r.Begun, r.Done = max(r.Begun, n.Step), max(r.Done, n.Step)
+	case "step":
+		r.Begun, r.Done = max(r.Begun, n.Begun), max(r.Done, n.Done)
+		r.Loss, r.Samples = n.Loss, n.Samples
+	case "phase":
+		r.Phase = n.Phase
+	case "prepared":
+		r.PreparedID, r.PreparedBegun = n.StopID, n.Begun
+		r.Begun = max(r.Begun, n.Begun)
+	case "yielded":
+		r.YieldedID, r.YieldedStep = n.StopID, n.Step
+		r.Done = max(r.Done, n.Step)
+	case "resumed":
+		r.ResumedID = n.StopID
+	case "stopped":
+		r.StoppedID, r.StoppedStep = n.StopID, n.Step
+		r.Done = max(r.Done, n.Step)
+	case "finished":
+		r.Finished, r.FinishedStep = true, n.Step
+		r.Done = max(r.Done, n.Step)
+	case "shard":
+		r.addShard(n.Shard)
+	case "lost":
+		r.Lost = true
+	}
+}
+
+func (r *RankSeen) addShard(sh *Shard) {
+	if sh == nil {
+		return
+	}
+	for i := range r.Shards {
+		if r.Shards[i].Step == sh.Step && r.Shards[i].File == sh.File && r.Shards[i].Rank == sh.Rank {
+			r.Shards[i] = *sh
+			return
+		}
+	}
+	r.Shards = append(r.Shards, *sh)
+	if len(r.Shards) > keepShards {
+		r.Shards = append(r.Shards[:0], r.Shards[len(r.Shards)-keepShards:]...)
+	}
+}
+
+// Holder finds a holder's status on a node; nil when the agent did not name it.
+func (f *Fleet) Holder(node, holder string) *HolderStatus {
+	if s := f.Nodes[node]; s != nil {
+		return s.Holders[holder]
+	}
+	return nil
+}
+
+// Rank finds the latest of one rank; nil when it said nothing.
+func (f *Fleet) Rank(node, holder string, rank int) *RankSeen {
+	if s := f.Nodes[node]; s != nil {
+		return s.Ranks[holder][rank]
+	}
+	return nil
+}
