@@ -27,8 +27,9 @@
 // and each of those is let through to S by the commit: so all reach S and none
 // passes it. Before the commit is decided the controller may abort instead.
 //
-// What the controller owes: it records S before it sends the first commit; it
-// never aborts after that; it sends an unanswered order again, with the same id,
+// What the controller owes: it records S before it sends the first commit, and
+// the decision to abort or to resume before it sends the first of those; it
+// never aborts after a commit; it sends an unanswered order again, with the same id,
 // until the deadline; it answers a prepared of an id it does not know with
 // abort. Then its own loss, and duplicated, delayed or reordered orders, can
 // neither hang a gang nor stop it at two steps.

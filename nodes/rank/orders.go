@@ -110,8 +110,11 @@ func (m *Machine) onResume(o *order, in Message) []Message {
 		return m.refuse(in, "a stop cannot be resumed; the next generation resumes from its manifest")
 	}
 	switch o.phase {
-	case orderHeld:
-		return m.refuse(in, "not committed; abort it instead")
+	case orderHeld: // the commit, still on its way or never sent, will find the order ended
+		if o.under != nil {
+			return m.refuse(in, "not committed; abort it instead")
+		}
+		return m.endResumed(o)
 	case orderCommitted: // changed its mind before we got there
 		return m.endResumed(o)
 	case orderYielding:
