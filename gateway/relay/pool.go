@@ -1,0 +1,194 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Client opens, keeps and hands out connections. It is safe for concurrent use. Close ends it.
+type Client struct {
+	cfg    Config
+	dialer net.Dialer
+	stats  counters
+	stop   chan struct{}
+	done   chan struct{}
+
+	mu     sync.Mutex
+	idle   map[string][]*conn // guarded by mu; most recently used last
+	closed bool               // guarded by mu
+}
+
+// counters are the client's own books; see Stats.
+type counters struct{ dials, reuses, stale, retries atomic.Uint64 }
+
+// Stats counts since the start.
+type Stats struct {
+	Dials   uint64 // connections opened
+	Reuses  uint64 // exchanges on a pooled connection
+	Stale   uint64 // pooled connections found closed before use
+	Retries uint64 // requests sent again because a pooled connection died before any answer
+}
+
+// New returns a client, or an error when the settings are out of range.
+func New(cfg Config) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	c := &Client{cfg: cfg, stop: make(chan struct{}), done: make(chan struct{}), idle: make(map[string][]*conn)}
+	c.dialer = net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 30 * time.Second, Control: refuseLinkLocal}
+	go c.sweep()
+	return c, nil
+}
+
+// refuseLinkLocal keeps requests from cloud metadata services, whatever name led there: it sees the address dialled.
+func refuseLinkLocal(_, address string, _ syscall.RawConn) error {
+	ap, err := netip.ParseAddrPort(address)
+	if err == nil && ap.Addr().Unmap().IsLinkLocalUnicast() {
+		return fmt.Errorf("link-local addresses are never engines")
+	}
+	return nil
+}
+
+// Stats returns the counts.
+func (c *Client) Stats() Stats {
+	return Stats{Dials: c.stats.dials.Load(), Reuses: c.stats.reuses.Load(), Stale: c.stats.stale.Load(), Retries: c.stats.retries.Load()}
+}
+
+// Idle returns how many connections wait in the pool.
+func (c *Client) Idle() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for _, list := range c.idle {
+		n += len(list)
+	}
+	return n
+}
+
+// Close closes the idle connections and lets no new ones be opened or kept. Exchanges under way go on.
+func (c *Client) Close() {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return
+	}
+	c.closed = true
+	idle := c.idle
+	c.idle = nil
+	c.mu.Unlock()
+	close(c.stop)
+	<-c.done
+	for _, list := range idle {
+		for _, k := range list {
+			k.close()
+		}
+	}
+}
+
+// sweep closes connections that waited too long. It owns nothing; it ends with Close.
+func (c *Client) sweep() {
+	defer close(c.done)
+	tick := time.NewTicker(max(c.cfg.KeepIdle/2, 10*time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.stop:
+			return
+		case now := <-tick.C:
+			for _, k := range c.expired(now) {
+				k.close()
+			}
+		}
+	}
+}
+
+// expired takes the overdue connections out of the pool. The oldest stand first.
+func (c *Client) expired(now time.Time) (out []*conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for addr, list := range c.idle {
+		n := 0
+		for n < len(list) && now.Sub(list[n].since) >= c.cfg.KeepIdle {
+			n++
+		}
+		out = append(out, list[:n]...)
+		if n == len(list) {
+			delete(c.idle, addr)
+		} else if n > 0 {
+			c.idle[addr] = append([]*conn(nil), list[n:]...)
+		}
+	}
+	return out
+}
+
+// take returns a pooled connection that is still good, or nil.
+func (c *Client) take(addr string) *conn {
+	for { // ends: each turn takes one out
+		c.mu.Lock()
+		list := c.idle[addr]
+		if len(list) == 0 {
+			c.mu.Unlock()
+			return nil
+		}
+		k := list[len(list)-1]
+		list[len(list)-1] = nil
+		c.idle[addr] = list[:len(list)-1]
+		c.mu.Unlock()
+		if time.Since(k.since) < c.cfg.KeepIdle && k.quiet() {
+			c.stats.reuses.Add(1)
+			return k
+		}
+		c.stats.stale.Add(1)
+		k.close()
+	}
+}
+
+// give puts a connection back, or closes it when there is no room.
+func (c *Client) give(k *conn) {
+	k.since = time.Now()
+	c.mu.Lock()
+	list, known := c.idle[k.addr]
+	if c.closed || len(list) >= c.cfg.MaxIdlePerAddr || (!known && len(c.idle) >= c.cfg.MaxAddrs) {
+		c.mu.Unlock()
+		k.close()
+		return
+	}
+	c.idle[k.addr] = append(list, k)
+	c.mu.Unlock()
+}
+
+// dial opens a connection. cancel ends the attempt.
+func (c *Client) dial(ctx context.Context, addr string) (*conn, error) {
+	c.stats.dials.Add(1)
+	nc, err := c.dialer.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	k := &conn{Conn: nc, addr: strings.Clone(addr)}
+	if tcp, ok := nc.(*net.TCPConn); ok {
+		_ = tcp.SetNoDelay(true) // Go's default, stated: a token must not wait for another
+		if raw, err := tcp.SyscallConn(); err == nil {
+			k.watch(raw)
+		}
+	}
+	return k, nil
+}
+
+// conn is a connection to an engine. It belongs to the pool or to one Exchange.
+type conn struct {
+	net.Conn
+	addr  string
+	since time.Time // when it went idle
+	raw   syscall.RawConn
+	probe func(fd uintptr) bool // made once, so that quiet allocates nothing
+	calm  bool                  // what the probe found
+}
+
+func (k *conn) close() { _ = k.Conn.Close() }
