@@ -64,6 +64,9 @@ func NewQueue(limit int) *Queue {
 	return q
 }
 
+// Contains reports whether the item waits here now.
+func (q *Queue) Contains(it *Item) bool { return it.queued }
+
 // Len is how many wait.
 func (q *Queue) Len() int { return q.n }
 

@@ -3,6 +3,7 @@ package router
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"sluice/slo"
 )
@@ -118,25 +119,34 @@ type Coming struct {
 	Replicas int
 }
 
-// RetryAfterMs is how long a refused client should stay away: the time in which the queue ahead drains at
-// drainPerS, faster by the share of capacity that is on its way once that has come. now is how many replicas serve.
-// Held within MinRetryAfterMs and MaxRetryAfterMs.
-func RetryAfterMs(queueDepth int, drainPerS float64, now int, coming Coming) int64 {
-	ahead := float64(queueDepth + 1)
-	waitMs := float64(MaxRetryAfterMs)
+// WaitMs is how long a queue with so many ahead takes to drain at drainPerS requests a second, faster by the share of
+// capacity that is on its way once that has come; now is how many replicas serve. +Inf when nothing drains or comes.
+func WaitMs(ahead int, drainPerS float64, now int, coming Coming) float64 {
+	n, waitMs := float64(max(0, ahead)), math.Inf(1)
 	if drainPerS > 0 {
-		waitMs = ahead / drainPerS * 1000
+		waitMs = n / drainPerS * 1000
 	}
-	if coming.Replicas > 0 {
-		eta := float64(max(0, coming.EtaMs))
-		switch {
-		case drainPerS <= 0 || now <= 0:
-			waitMs = min(waitMs, eta)
-		case waitMs > eta:
-			left := ahead - drainPerS*eta/1000
-			faster := drainPerS * float64(now+coming.Replicas) / float64(now)
-			waitMs = eta + left/faster*1000
-		}
+	if coming.Replicas <= 0 {
+		return waitMs
 	}
+	eta := float64(max(0, coming.EtaMs))
+	switch {
+	case drainPerS <= 0 || now <= 0:
+		waitMs = eta
+	case waitMs > eta:
+		left := n - drainPerS*eta/1000
+		faster := drainPerS * float64(now+coming.Replicas) / float64(now)
+		waitMs = eta + left/faster*1000
+	}
+	return waitMs
+}
+
+// RetryAfterMs is how long a refused client should stay away: WaitMs of the queue with itself in it, within bounds.
+func RetryAfterMs(queueDepth int, drainPerS float64, now int, coming Coming) int64 {
+	return BoundRetryMs(WaitMs(queueDepth+1, drainPerS, now, coming))
+}
+
+// BoundRetryMs holds a wait within MinRetryAfterMs and MaxRetryAfterMs.
+func BoundRetryMs(waitMs float64) int64 {
 	return int64(max(MinRetryAfterMs, min(MaxRetryAfterMs, waitMs)))
 }
