@@ -91,6 +91,8 @@ type Shard struct {
 	Digest string `json:"digest"` // "sha256:…"
 	Scope  string `json:"scope"`  // node or shared
 	Node   string `json:"node,omitempty"`
+	// Samples the job had consumed at Step.
+	Samples int64 `json:"samples,omitempty"`
 }
 
 // Frame is one line from an agent. Exactly one field is set.

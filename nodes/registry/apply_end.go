@@ -151,7 +151,7 @@ func (s *State) holderGone(c *HolderGone, at int64) ([]Event, error) {
 	if r := s.Replicas[c.Holder]; r != nil {
 		return nil, fmt.Errorf("holder %q is replica %s: %w", c.Holder, r.Phase, ErrConflict)
 	}
-	if j := s.Jobs[jobOf(c.Holder)]; j != nil && s.currentHolder(c.Holder) {
+	if j := s.Jobs[jobOf(c.Holder)]; j != nil && s.CurrentHolder(c.Holder) {
 		return nil, fmt.Errorf("holder %q is of the present generation: %w", c.Holder, ErrConflict)
 	}
 	var freed []string
@@ -167,9 +167,9 @@ func (s *State) holderGone(c *HolderGone, at int64) ([]Event, error) {
 	return []Event{{Kind: "gpu", Object: c.Holder, From: "orphaned", To: "gone", GPUs: freed}}, nil
 }
 
-// currentHolder tells whether holder is a rank, not yet gone, of its job's
+// CurrentHolder tells whether holder is a rank, not yet gone, of its job's
 // present generation.
-func (s *State) currentHolder(holder string) bool {
+func (s *State) CurrentHolder(holder string) bool {
 	j := s.Jobs[jobOf(holder)]
 	if j == nil {
 		return false

@@ -166,6 +166,7 @@ func (s *State) replicaPhase(c *PhaseChange, at int64) ([]Event, error) {
 	if c.Addr != "" {
 		r.Addr = c.Addr
 	}
+	r.Failed = r.Failed || c.Failed
 	took := int64(0)
 	if to == ReplicaReady && r.DecidedMs > 0 {
 		took, r.DecidedMs = at-r.DecidedMs, 0

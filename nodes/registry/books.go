@@ -146,7 +146,7 @@ func (s *State) bookState(g *GPU) BookState {
 		return BookSwitching
 	}
 	if g.Active != "" {
-		if j := s.Jobs[jobOf(g.Active)]; j != nil && j.Phase == JobRunning && s.currentHolder(g.Active) {
+		if j := s.Jobs[jobOf(g.Active)]; j != nil && j.Phase == JobRunning && s.CurrentHolder(g.Active) {
 			return BookTraining
 		}
 		return BookSwitching

@@ -112,6 +112,8 @@ type PhaseChange struct {
 	MasterAddr string `json:"masterAddr,omitempty"`
 	MasterPort int    `json:"masterPort,omitempty"`
 	Reason     string `json:"reason,omitempty"`
+	// Failed marks a replica's stopping as a failure that backs its model off.
+	Failed bool `json:"failed,omitempty"`
 }
 
 // ReplicaGone removes a replica that was proved gone. Failed counts towards

@@ -68,6 +68,9 @@ type JobSpec struct {
 	GraceMs       int64  `json:"graceMs,omitempty" yaml:"graceMs,omitempty"`
 	ActiveBytes   int64  `json:"activeBytes,omitempty" yaml:"activeBytes,omitempty"`
 	ResidentBytes int64  `json:"residentBytes,omitempty" yaml:"residentBytes,omitempty"`
+	// CheckpointDir is the root under which each generation gets a directory of
+	// its own; empty means the server's default. Must be absolute.
+	CheckpointDir string `json:"checkpointDir,omitempty" yaml:"checkpointDir,omitempty"`
 	Priority      int    `json:"priority,omitempty" yaml:"priority,omitempty"` // higher goes first within a tenant
 	MaxRestarts   int    `json:"maxRestarts,omitempty" yaml:"maxRestarts,omitempty"`
 	// StartTimeoutMs bounds prepare and hello together.

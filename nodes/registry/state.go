@@ -71,6 +71,7 @@ type Replica struct {
 	Seq       int64        `json:"seq"`                 // phase changes; part of order ids
 	Addr      string       `json:"addr,omitempty"`      // host:port of the engine
 	Reason    string       `json:"reason,omitempty"`
+	Failed    bool         `json:"failed,omitempty"` // stopping because it failed
 	CreatedMs int64        `json:"createdMs"`
 	// DecidedMs is when the decision was made that led to the present
 	// waiting; kept until ready for the reclaim's latency.
