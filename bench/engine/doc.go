@@ -1,0 +1,34 @@
+// Package engine is a simulated inference engine: a process that speaks the
+// OpenAI API, vLLM's health, metrics and sleep endpoints, and takes the time a
+// real engine takes, from times measured on real GPUs (bench/perf).
+//
+// It decides when each token of each request appears. Batching is continuous:
+// one iteration is either the prefill of waiting requests that fit (up to
+// PrefillTokens together, or one longer prompt) or one decode step for all
+// running ones; prefill goes first. A request is admitted when the KV cache has
+// room for its prompt and its whole output, so nothing is ever preempted. The
+// waiting queue is bounded; beyond it the answer is 503 with Retry-After. A
+// client that leaves frees its slot at once.
+//
+// Iterations end at absolute deadlines, so a late timer does not add up. All
+// simulated times are divided by Speed.
+//
+// Output is deterministic: the text by Seed and prompt, its length max_tokens
+// where given (as with ignore_eos; there is no end-of-text before it), else 16
+// to 256 by prompt. A prompt has one token for every four bytes of content,
+// rounded up.
+//
+// On simulated GPUs (see nodes/simgpu; found through the environment) it maps
+// ActiveBytes on each while awake and ResidentBytes while asleep, and is the
+// active holder from load until sleep. A wake-up that does not get everything
+// gives back what it took, answers 500 and stays asleep.
+//
+// Callers owe it a context that ends when the process should:
+//
+//	cfg := engine.Default()
+//	cfg.Listen, cfg.ServedModel, cfg.Speed = "127.0.0.1:8001", "chat", 10
+//	err := engine.Run(ctx, cfg) // returns nil after ctx ended
+//
+// It does not compute anything, and knows no tools, no log probabilities, no
+// stop sequences, no prefix cache and no LoRA: such fields are ignored.
+package engine

@@ -1,0 +1,118 @@
+package engine
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// generate serves /v1/chat/completions and /v1/completions.
+func (e *engine) generate(w http.ResponseWriter, r *http.Request, chat bool) {
+	body, err := readBody(w, r)
+	if err != nil {
+		e.writeError(w, err)
+		return
+	}
+	j, err := e.parseGenerate(body, chat)
+	if err != nil {
+		e.writeError(w, err)
+		return
+	}
+	interval := e.cfg.StreamInterval
+	if !j.stream {
+		interval = j.outTokens + 1 // nobody reads before the end
+	}
+	s := newSequence(j.promptTokens, j.outTokens, interval)
+	s.cut = j.finish == "length"
+	if err := e.batch.submit(s); err != nil {
+		e.writeError(w, err)
+		return
+	}
+	defer e.batch.cancel(s) // frees the slot of a client that left; else nothing
+	out := answer{job: j, id: e.newID(chat), createdS: time.Now().Unix(), model: e.cfg.ServedModel}
+	if j.stream {
+		e.stream(w, r, s, &out, interval)
+		return
+	}
+	select {
+	case <-s.finished:
+	case <-r.Context().Done():
+		return
+	}
+	if s.stopped.Load() {
+		e.writeError(w, errStopped)
+		return
+	}
+	whole := out.whole()
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(whole)))
+	_, _ = w.Write(whole)
+}
+
+func (e *engine) newID(chat bool) string {
+	prefix := "cmpl-"
+	if chat {
+		prefix = "chatcmpl-"
+	}
+	return fmt.Sprintf("%s%016x", prefix, mix(e.cfg.Seed^uint64(time.Now().UnixNano()))+uint64(e.ids.Add(1)))
+}
+
+// stream writes events as tokens appear. Several that appeared since the last
+// write go out together, each still an event of its own. The head of the answer
+// goes out with the first of them, so that up to then a refusal can be told.
+func (e *engine) stream(w http.ResponseWriter, r *http.Request, s *sequence, out *answer, interval int) {
+	control := http.NewResponseController(w)
+	var buf []byte
+	sent, ended := 0, false
+	for !ended {
+		select {
+		case <-s.notify:
+		case <-s.finished:
+			ended = true
+		case <-r.Context().Done():
+			return
+		}
+		if s.stopped.Load() {
+			if sent == 0 {
+				e.writeError(w, errStopped)
+				return
+			}
+			// A cut connection, as from a process that died: the stream must
+			// not look complete.
+			panic(http.ErrAbortHandler)
+		}
+		if sent == 0 {
+			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+			w.Header().Set("Cache-Control", "no-cache")
+		}
+		buf = buf[:0]
+		for n := int(s.produced.Load()); sent < n; {
+			// The first token alone, then whole intervals, then the rest.
+			to := 1
+			if sent > 0 {
+				to = sent + interval
+			}
+			if to > n {
+				if !ended {
+					break
+				}
+				to = n
+			}
+			buf = out.event(buf, sent, to)
+			sent = to
+		}
+		if ended {
+			buf = out.lastEvents(buf)
+		}
+		if len(buf) == 0 {
+			continue
+		}
+		if _, err := w.Write(buf); err != nil {
+			return
+		}
+		if control.Flush() != nil {
+			return
+		}
+	}
+}
