@@ -7,6 +7,10 @@ import (
 	"time"
 )
 
+// A client that takes nothing for stallLimit is cut off. The deadline is moved
+// on every stallLimit/2, not at every write, which would cost a timer a token.
+const stallLimit = 60 * time.Second
+
 // generate serves /v1/chat/completions and /v1/completions.
 func (e *engine) generate(w http.ResponseWriter, r *http.Request, chat bool) {
 	body, err := readBody(w, r)
@@ -63,7 +67,10 @@ func (e *engine) newID(chat bool) string {
 // goes out with the first of them, so that up to then a refusal can be told.
 func (e *engine) stream(w http.ResponseWriter, r *http.Request, s *sequence, out *answer, interval int) {
 	control := http.NewResponseController(w)
+	// The server does not, and the connection may serve the next request.
+	defer func() { _ = control.SetWriteDeadline(time.Time{}) }()
 	var buf []byte
+	var deadline time.Time
 	sent, ended := 0, false
 	for !ended {
 		select {
@@ -107,6 +114,10 @@ func (e *engine) stream(w http.ResponseWriter, r *http.Request, s *sequence, out
 		}
 		if len(buf) == 0 {
 			continue
+		}
+		if now := time.Now(); deadline.Sub(now) < stallLimit/2 {
+			deadline = now.Add(stallLimit)
+			_ = control.SetWriteDeadline(deadline)
 		}
 		if _, err := w.Write(buf); err != nil {
 			return
