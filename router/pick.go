@@ -47,11 +47,11 @@ const (
 	None           // nothing that could ever take it is there now
 )
 
-// picker is one choice in progress. It lives on the stack.
+// picker is one choice in progress. It lives on the stack; loads go beside it, as what an interface gets is taken to
+// escape, and all that stands in one struct with it.
 type picker struct {
 	m       *Model
 	req     *Request
-	loads   Loads
 	matches []Match
 	work    float64
 
@@ -73,19 +73,19 @@ func Pick(m *Model, req *Request, loads Loads, matches []Match, rnd uint64) (slo
 	if n == 0 {
 		return -1, None
 	}
-	p := picker{m: m, req: req, loads: loads, matches: matches, work: req.Work(), best: -1, random: rnd}
+	p := picker{m: m, req: req, matches: matches, work: req.Work(), best: -1, random: rnd}
 	first := p.group()
-	if first >= 0 && p.fromGroup(m.groups[first]) {
+	if first >= 0 && p.fromGroup(loads, m.groups[first]) {
 		return m.Replicas[p.best].Slot, Picked
 	}
 	for i, g := range m.groups { // what was chosen by weight cannot: any version is better than none
-		if i != first && p.fromGroup(g) {
+		if i != first && p.fromGroup(loads, g) {
 			return m.Replicas[p.best].Slot, Picked
 		}
 	}
 	if p.full == 0 && p.ejected > 0 { // nobody is well: one that failed lately is better than a refusal
 		p.useEjected = true
-		p.scan(0, n)
+		p.scan(loads, 0, n)
 		if p.best >= 0 {
 			return m.Replicas[p.best].Slot, Picked
 		}
@@ -124,10 +124,10 @@ func (p *picker) group() int {
 	return len(p.m.groups) - 1
 }
 
-func (p *picker) fromGroup(g group) bool {
+func (p *picker) fromGroup(loads Loads, g group) bool {
 	n := g.to - g.from
 	if n <= ScanAll {
-		p.scan(g.from, g.to)
+		p.scan(loads, g.from, g.to)
 		return p.best >= 0
 	}
 	i := p.draw(n)
@@ -135,15 +135,15 @@ func (p *picker) fromGroup(g group) bool {
 	if j >= i {
 		j++
 	}
-	p.consider(g.from + i)
-	p.consider(g.from + j)
+	p.consider(loads, g.from + i)
+	p.consider(loads, g.from + j)
 	for _, match := range p.matches {
 		if at := p.index(match.Slot); at >= g.from && at < g.to && at != g.from+i && at != g.from+j {
-			p.consider(at)
+			p.consider(loads, at)
 		}
 	}
 	if p.best < 0 { // both cannot: look at everyone, from a random start
-		p.scan(g.from, g.to)
+		p.scan(loads, g.from, g.to)
 	}
 	return p.best >= 0
 }
@@ -157,16 +157,16 @@ func (p *picker) index(slot int) int {
 	return at
 }
 
-func (p *picker) scan(from, to int) {
+func (p *picker) scan(loads Loads, from, to int) {
 	for i := from; i < to; i++ {
-		p.consider(i)
+		p.consider(loads, i)
 	}
 }
 
 // consider takes replica i if it can serve and is cheaper, or as cheap and drawn.
-func (p *picker) consider(i int) {
+func (p *picker) consider(loads Loads, i int) {
 	r := &p.m.Replicas[i]
-	load := p.loads.Load(r.Slot)
+	load := loads.Load(r.Slot)
 	switch {
 	case load.Standing == Out:
 		return

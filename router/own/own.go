@@ -210,13 +210,14 @@ func (r *Router) match(lv *live, req *router.Request, room *[prefix.MaxMatches]r
 	r.index.mu.Lock()
 	got := r.index.x.Match(found[:0], req.Prefix)
 	r.index.mu.Unlock()
-	matches := room[:0]
+	n := 0
 	for _, f := range got {
 		if slot, ok := lv.slots[f.Replica]; ok {
-			matches = append(matches, router.Match{Slot: slot, Blocks: f.Blocks})
+			room[n] = router.Match{Slot: slot, Blocks: f.Blocks}
+			n++
 		}
 	}
-	return matches
+	return room[:n]
 }
 
 func (r *Router) insert(c *counter, req *router.Request) {
