@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"sluice/nodes"
 	"sluice/nodes/agent/cgroup"
@@ -44,6 +46,9 @@ func Run(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("agent: listen: %w", err)
 	}
 	defer ln.Close()
+	if d, ok := cfg.Devices.(interface{ Remember(uuids ...string) }); ok {
+		d.Remember(slices.Collect(maps.Keys(past.baseline))...)
+	}
 	o, err := newOwner(ctx, cfg, j, ln)
 	if err != nil {
 		return err

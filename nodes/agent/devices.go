@@ -27,9 +27,11 @@ type DeviceReading struct {
 	UsedBytes   *int64
 	UtilPercent *int
 	Procs       []DeviceProc
-	Lost        bool
-	XID         int    // last fault code, 0 for none
-	Err         string // why the rest is missing
+	// ProcsUnknown: the device cannot list its processes.
+	ProcsUnknown bool
+	Lost         bool
+	XID          int    // last fault code, 0 for none
+	Err          string // why the rest is missing
 }
 
 // DeviceProc is one process on a GPU.

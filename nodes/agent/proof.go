@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -94,7 +95,7 @@ func judgeLeft(r DeviceReading, others []claim, baseline int64) string {
 		return ""
 	}
 	accounted := baseline + memorySlackBytes
-	known := true
+	known := !r.ProcsUnknown
 	for _, p := range r.Procs {
 		if p.UsedBytes == nil {
 			known = false
@@ -208,6 +209,9 @@ func judgeFree(c claim, obs observation, others []claim, memory map[string]int64
 // judgeShare compares declared sums. All residents must fit beside the one that
 // is active, whichever of them it is.
 func judgeShare(c claim, uuid string, others []claim, total int64) string {
+	if total == 0 {
+		total = math.MaxInt64 // the device does not tell its size
+	}
 	if c.activeBytes > total {
 		return fmt.Sprintf("%s has %d bytes, %d are declared", uuid, total, c.activeBytes)
 	}
@@ -254,7 +258,7 @@ func judgeMemory(c claim, r DeviceReading, others []claim, total int64, fresh bo
 			return fmt.Sprintf("pid %d of %s computes on %s", p.PID, p.holder, r.UUID)
 		}
 	}
-	if r.UsedBytes != nil && *r.UsedBytes+c.activeBytes > total+memorySlackBytes {
+	if total != 0 && r.UsedBytes != nil && *r.UsedBytes+c.activeBytes > total+memorySlackBytes {
 		return fmt.Sprintf("%s has %d bytes of which %d are used, %d are declared", r.UUID, total, *r.UsedBytes, c.activeBytes)
 	}
 	return ""
