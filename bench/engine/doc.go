@@ -21,7 +21,8 @@
 // On simulated GPUs (see nodes/simgpu; found through the environment) it maps
 // ActiveBytes on each while awake and ResidentBytes while asleep, and is the
 // active holder from load until sleep. A wake-up that does not get everything
-// gives back what it took, answers 500 and stays asleep.
+// gives back what it took, answers 500 and stays asleep. A lost GPU ends the
+// process with an error.
 //
 // Callers owe it a context that ends when the process should:
 //

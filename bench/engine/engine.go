@@ -52,7 +52,7 @@ type engine struct {
 
 // Run serves until ctx ends, and then for DrainMs what still runs. It returns
 // nil after that, and an error when it could not start or serve: ErrConfig,
-// simgpu.ErrOutOfMemory and simgpu.ErrBusy among them.
+// simgpu.ErrOutOfMemory, simgpu.ErrBusy and simgpu.ErrLost among them.
 func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -100,7 +100,12 @@ func (e *engine) serve(ctx context.Context, end context.CancelFunc, listener net
 	}
 	var running sync.WaitGroup
 	running.Go(func() { e.batch.run(e.life) })
-	failed := make(chan error, 2)
+	failed := make(chan error, 3)
+	running.Go(func() {
+		if err := e.gpus.watch(e.life); err != nil {
+			failed <- err
+		}
+	})
 	running.Go(func() {
 		if err := e.load(); err != nil {
 			failed <- err

@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"context"
 	"fmt"
+	"time"
 
 	"sluice/nodes/simgpu"
 )
@@ -47,6 +49,30 @@ func (g gpus) rest(bytes int64) error {
 		keep(c.SetAllocated(bytes))
 	}
 	return first
+}
+
+// gpuCheckEvery is how soon a lost GPU ends the process, in real time.
+const gpuCheckEvery = 500 * time.Millisecond
+
+// watch returns the first error of a device, nil once ctx ended.
+func (g gpus) watch(ctx context.Context) error {
+	if len(g) == 0 {
+		return nil
+	}
+	tick := time.NewTicker(gpuCheckEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			for _, c := range g {
+				if err := c.Check(); err != nil {
+					return fmt.Errorf("engine: gpu: %w", err)
+				}
+			}
+		}
+	}
 }
 
 func (g gpus) close() {

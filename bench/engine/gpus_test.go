@@ -132,3 +132,18 @@ func TestStartWithoutMemoryFails(t *testing.T) {
 		t.Errorf("left on the gpu: %s", got)
 	}
 }
+
+// A real engine ends with an error at its next kernel on a lost device.
+func TestLostGPUEndsTheEngine(t *testing.T) {
+	dir := onGPUs(t, "engine", "GPU-0")
+	cfg := fast()
+	cfg.ActiveBytes, cfg.ResidentBytes = 60, 5
+	cfg.OnListen = func(string) {
+		if err := simgpu.SetLost(dir, "GPU-0", true); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := Run(t.Context(), cfg); !errors.Is(err, simgpu.ErrLost) {
+		t.Errorf("lost gpu: %v", err)
+	}
+}

@@ -130,6 +130,24 @@ func (c *Context) Deactivate() error {
 	})
 }
 
+// Check returns ErrLost when the device fell off the bus: what a kernel launch
+// would say next. It takes no lock of other processes.
+func (c *Context) Check() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return fmt.Errorf("%w: %s on %s", ErrClosed, c.holder, c.spec.UUID)
+	}
+	st, err := c.file.read()
+	if err != nil {
+		return err
+	}
+	if st.Lost {
+		return fmt.Errorf("%w: %s", ErrLost, st.UUID)
+	}
+	return nil
+}
+
 // Close gives back everything and removes the entry. Calling it again is harmless.
 func (c *Context) Close() error {
 	c.mu.Lock()

@@ -142,6 +142,7 @@ func TestFaultsAreInjected(t *testing.T) {
 	if r := readOne(t, dir); !r.Lost || r.XID != 79 {
 		t.Fatalf("reading %+v", r)
 	}
+	wantErr(t, a.Check(), ErrLost)
 	wantErr(t, a.Alloc(1), ErrLost)
 	must(t, a.Deactivate())
 	wantErr(t, a.Activate(), ErrLost)
@@ -150,6 +151,7 @@ func TestFaultsAreInjected(t *testing.T) {
 	wantErr(t, err, ErrLost)
 	must(t, a.Free(gib))
 	must(t, SetLost(dir, "GPU-0", false))
+	must(t, a.Check())
 	must(t, a.Activate())
 	wantErr(t, SetLost(dir, "nope", true), ErrUnknownGPU)
 }
