@@ -26,7 +26,7 @@ type Config struct {
 	// MicroBatchSamples in each micro-batch.
 	MicroBatchSamples int
 	// MicroMs is how long a micro-batch takes on a rank, in milliseconds: the
-	// real computation takes some 50 µs, the rest is waited for, against
+	// real computation takes some 15 µs, the rest is waited for, against
 	// absolute deadlines. 0 is unpaced.
 	MicroMs float64
 	// Seed of the data and of the first parameters.

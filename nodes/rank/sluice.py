@@ -181,32 +181,44 @@ class Gang:
         True if the state has yet to be saved, else say so and exit."""
         while True:
             with self._lock:
-                order = self._order
-                if order is None or (order.phase == COMMITTED and self._begun < order.step):
-                    self._begun += 1
-                    self._send(self._progress())
-                    return False
-                if order.phase == COMMITTED:
-                    order.phase = SAVING if order.mode == "stop" else YIELDING
-                phase = order.phase
-                if phase in (HELD, YIELDED):
+                decision = self._decide()
+                if decision == "wait":
                     self._lock.wait()
-                    continue
-            if phase == YIELDING:
+            if decision == "proceed":
+                return False
+            if decision == "yield":
                 self._on_yield()
-                with self._lock:
-                    order.phase = RESUMING if order.resume else YIELDED
-                    self._send(self._yielded(order))
-            elif phase == RESUMING:
+                self._now_yielded()
+            elif decision == "resume":
                 if self._on_resume:
                     self._on_resume()
-                with self._lock:
-                    self._send(self._end_resumed(order))
-            else:
+                self._now_resumed()
+            elif decision == "save":
                 if self._saved_step == self._done or may_exit:
                     self._stop()
                 self._must_save = True
                 return True
+
+    def _decide(self):
+        """What to do at this step boundary. Under the lock."""
+        order = self._order
+        if order is None or (order.phase == COMMITTED and self._begun < order.step):
+            self._begun += 1
+            self._send(self._progress())
+            return "proceed"
+        if order.phase == COMMITTED:
+            order.phase = SAVING if order.mode == "stop" else YIELDING
+        return {HELD: "wait", YIELDED: "wait", YIELDING: "yield", RESUMING: "resume"}.get(order.phase, "save")
+
+    def _now_yielded(self):
+        with self._lock:
+            order = self._order
+            order.phase = RESUMING if order.resume else YIELDED
+            self._send(self._yielded(order))
+
+    def _now_resumed(self):
+        with self._lock:
+            self._send(self._end_resumed(self._order))
 
     def _stop(self):
         with self._lock:

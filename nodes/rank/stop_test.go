@@ -333,7 +333,7 @@ func (s *sim) goesOn() {
 
 func TestTwoPhaseStopOverSeeds(t *testing.T) {
 	seeds := uint64(4000)
-	if testing.Short() {
+	if testing.Short() || raceEnabled {
 		seeds = 500
 	}
 	hows := map[string]int{}
