@@ -14,12 +14,14 @@ type Stream struct {
 
 	// What was seen so far, for the caller to read.
 	Usage   Usage
-	Content int  // events that carried a part of the answer
-	Events  int  // events with data
-	Done    bool // the end marker
-	Finish  bool // a choice ended
-	Error   bool // the engine reported failure
-	Torn    bool // the last bytes sent are the beginning of an event
+	Content int // events that carried a part of the answer
+	Events  int // events with data
+	// Malformed counts events with data that is neither the end marker nor a JSON object.
+	Malformed int
+	Done      bool // the end marker
+	Finish    bool // a choice ended
+	Error     bool // the engine reported failure
+	Torn      bool // the last bytes sent are the beginning of an event
 
 	framer   Framer
 	dropTail bool // an LF that belongs to dropped bytes may follow
@@ -91,6 +93,9 @@ func (s *Stream) event(size int) (drop int) {
 	}
 	if ev.Content {
 		s.Content++
+	}
+	if ev.Malformed {
+		s.Malformed++
 	}
 	s.Done = s.Done || ev.Done
 	s.Finish = s.Finish || ev.Finish

@@ -1,0 +1,229 @@
+package gateway
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"sluice/gateway/relay"
+	"sluice/slo"
+)
+
+// relay passes a good answer to the client. again: it failed before its first byte, and nothing has been sent.
+func (k *call) relay() (again bool) {
+	x := &k.exchange
+	if contentType := x.Find("content-type"); bytes.HasPrefix(contentType, []byte("text/event-stream")) {
+		return k.relayEvents()
+	}
+	return k.relayBody()
+}
+
+// relayBody passes an answer that is no event stream.
+func (k *call) relayBody() (again bool) {
+	x := &k.exchange
+	read := len(x.Find("content-encoding")) == 0 // else there is nothing we could read
+	for {                                        // ends with the body
+		n, err := x.Read(k.body())
+		if n > 0 {
+			if k.first.IsZero() {
+				k.first = time.Now()
+				k.ticket.FirstByte()
+			}
+			if read {
+				k.usage.Feed(k.body()[:n])
+			}
+			if !k.begun {
+				length := x.Length()
+				if x.Ended() {
+					length = int64(n)
+				}
+				k.appendHead(length, false)
+			}
+			if !k.send(n, x.Ended()) {
+				return false
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			k.outcome = slo.OK
+			if !k.begun {
+				k.appendHead(0, false)
+			}
+			if !k.sealed {
+				k.send(0, true)
+			}
+			return false
+		}
+		if err != nil {
+			if !k.begun {
+				return k.lost(err)
+			}
+			k.breakOff(err)
+			return false
+		}
+		if time.Now().After(k.deadline) {
+			k.breakOff(relay.ErrIdle)
+			return false
+		}
+	}
+}
+
+// breakOff ends an answer that cannot be completed: the connection is closed, so no reader takes it for whole.
+func (k *call) breakOff(err error) {
+	k.outcome = endingOf(err)
+	k.closing = true
+	if errors.Is(err, relay.ErrCancelled) && k.conn.cut.Load() {
+		k.outcome = slo.NoReplica
+	}
+}
+
+// endingOf is the outcome of an answer that broke with err after it had begun.
+func endingOf(err error) slo.Outcome {
+	switch {
+	case errors.Is(err, relay.ErrCancelled):
+		return slo.ClientGone
+	case errors.Is(err, relay.ErrIdle), errors.Is(err, relay.ErrFirstByte):
+		return slo.Timeout
+	case errors.Is(err, relay.ErrProtocol):
+		return slo.UpstreamError
+	}
+	return slo.UpstreamLost
+}
+
+// body is where an answer's bytes are read to.
+func (k *call) body() []byte { return k.buf[chunkHeadRoom : chunkHeadRoom+bodyBuffer] }
+
+// send writes the first n bytes of body, framed if the answer is, behind the head if that has not gone yet, in one
+// write; with last, the end of the framing too. It reports false when the client is gone, and notes it.
+func (k *call) send(n int, last bool) bool {
+	k.sealed = k.sealed || last
+	piece := k.body()[:n]
+	if k.chunked {
+		piece = k.frame(n, last)
+	}
+	if !k.begun {
+		k.out = append(k.out, piece...)
+		piece = k.out
+	}
+	return k.write(piece)
+}
+
+// lastChunk ends a chunked body.
+const lastChunk = "0\r\n\r\n"
+
+// frame puts a chunk's frame around the first n bytes of body, in place.
+func (k *call) frame(n int, last bool) []byte {
+	from, to := chunkHeadRoom, chunkHeadRoom+n
+	if n > 0 {
+		to += copy(k.buf[to:], "\r\n")
+		from -= 2
+		copy(k.buf[from:], "\r\n")
+		for v := n; v > 0; v >>= 4 {
+			from--
+			k.buf[from] = "0123456789abcdef"[v&15]
+		}
+	}
+	if last {
+		to += copy(k.buf[to:], lastChunk)
+	}
+	return k.buf[from:to]
+}
+
+// write sends bytes to the client. The write deadline is moved when a quarter of it has passed, since moving it costs
+// more than comparing clocks.
+func (k *call) write(p []byte) bool {
+	k.begun, k.direct = true, true
+	if len(p) == 0 {
+		return true
+	}
+	limit := ms(k.srv.cfg.ClientWriteMs)
+	if now := time.Now(); now.Sub(k.wrote) > limit/4 {
+		k.wrote = now
+		_ = k.conn.Conn.SetWriteDeadline(now.Add(limit)) // fails only on a closed connection, which the write will tell
+	}
+	if _, err := k.conn.Conn.Write(p); err != nil {
+		k.outcome = slo.ClientGone
+		k.closing = true
+		return false
+	}
+	return true
+}
+
+// appendHead puts the answer's head into out: the engine's status and headers without those that are not the client's
+// business, and our own. A negative length means that only its end shows it.
+func (k *call) appendHead(length int64, events bool) {
+	x := &k.exchange
+	http11 := k.ctx.Request.Header.IsHTTP11()
+	k.chunked = length < 0 && http11
+	k.closing = k.closing || k.srv.draining.Load() || k.ctx.Request.Header.ConnectionClose() || !http11
+	b := append(k.out[:0], "HTTP/1.1 "...)
+	b = strconv.AppendInt(b, int64(x.Status()), 10)
+	b = append(b, ' ')
+	b = append(b, fasthttp.StatusMessage(x.Status())...)
+	b = append(b, "\r\n"...)
+	connection := x.Find("connection")
+	for i := range x.NumHeaders() {
+		name, value := x.Header(i)
+		if dropped(name, events) || (len(connection) > 0 && listed(connection, name)) {
+			continue
+		}
+		b = append(b, name...)
+		b = append(b, ": "...)
+		b = append(b, value...)
+		b = append(b, "\r\n"...)
+	}
+	b = append(b, "X-Request-Id: "...)
+	b = append(b, k.id...)
+	b = append(b, "\r\n"...)
+	if events {
+		b = append(b, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"...)
+	}
+	switch {
+	case length >= 0:
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, length, 10)
+		b = append(b, "\r\n"...)
+	case k.chunked:
+		b = append(b, "Transfer-Encoding: chunked\r\n"...)
+	}
+	if k.closing {
+		b = append(b, "Connection: close\r\n"...)
+	}
+	k.out = append(b, "\r\n"...)
+}
+
+// dropped knows the answer headers that end here: hop by hop, framing, and what is the gateway's to say.
+func dropped(name []byte, events bool) bool {
+	var room [24]byte
+	if len(name) > len(room) {
+		return false
+	}
+	lower := room[:len(name)]
+	for i, ch := range name {
+		if ch-'A' <= 'Z'-'A' {
+			ch |= 0x20
+		}
+		lower[i] = ch
+	}
+	switch string(lower) {
+	case "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "te", "trailer", "transfer-encoding", "upgrade",
+		"content-length", "server", "set-cookie", "x-request-id", "x-accel-buffering", "location", "alt-svc":
+		return true
+	case "cache-control":
+		return events
+	}
+	return bytes.HasPrefix(lower, []byte("x-ratelimit-")) || bytes.HasPrefix(lower, []byte("access-control-"))
+}
+
+// listed reports that a Connection header names another header.
+func listed(connection, name []byte) bool {
+	for item := range bytes.SplitSeq(connection, []byte(",")) {
+		if bytes.EqualFold(bytes.TrimSpace(item), name) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,228 @@
+package gateway
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"sluice/gateway/relay"
+	"sluice/gateway/wire"
+	"sluice/router"
+	"sluice/router/own"
+	"sluice/slo"
+)
+
+// Room in a call's buffer around the bytes of an answer, so that a chunk's frame is put on without copying.
+const (
+	chunkHeadRoom = 10        // eight hexadecimal digits, CRLF
+	chunkTailRoom = 2 + 5     // CRLF, and the last chunk
+	bodyBuffer    = 16 << 10  // bytes of an answer read at once
+	maxErrorBytes = 8 << 10   // of an engine's error that are kept
+	maxPrompt     = 128 << 10 // bytes of a prompt that are hashed
+)
+
+// call is one request from its first byte to its last. The serving goroutine owns it; it goes back to the pool when
+// nothing else can reach it (clientConn.detach).
+type call struct {
+	srv  *Server
+	ctx  *fasthttp.RequestCtx
+	conn *clientConn
+
+	id      []byte // request id, checked or made
+	key     Key
+	head    wire.Head
+	model   *router.Model
+	books   *modelBooks
+	account *account
+	ask     router.Request
+	exclude [maxTries]string
+
+	ticket   Ticket
+	replica  router.Replica
+	exchange relay.Exchange
+	upstream relay.Request
+	stream   wire.Stream
+	usage    wire.UsageScanner
+	failure  failure
+
+	parts   [][]byte
+	scratch []byte
+	header  []byte
+	out     []byte
+	buf     []byte
+	prefix  []uint64
+
+	arrived  time.Time
+	deadline time.Time
+	first    time.Time // first token, or first byte of an answer that does not stream
+	last     time.Time // last token
+	wrote    time.Time // when the write deadline was set
+	queueMs  float64
+	outcome  slo.Outcome
+	observed bool // Arrived was called
+	begun    bool // bytes of the answer have gone to the client
+	direct   bool // the answer does not go through fasthttp
+	chunked  bool // the answer to the client is framed in chunks
+	sealed   bool // the end of the answer has gone out
+	closing  bool // the client's connection ends with this answer
+}
+
+func newCall(s *Server) *call {
+	return &call{srv: s, buf: make([]byte, chunkHeadRoom+bodyBuffer+chunkTailRoom)}
+}
+
+// begin takes the call for a request.
+func (k *call) begin(ctx *fasthttp.RequestCtx, c *clientConn) {
+	k.ctx, k.conn = ctx, c
+	k.arrived = time.Now()
+	k.wrote = k.arrived
+	k.outcome = slo.Internal // until something is decided
+	k.readID()
+	c.busy.Store(true)
+	k.srv.books.inFlight.Add(1)
+	_ = ctx.SetWriteDeadline(k.arrived.Add(ms(k.srv.cfg.ClientWriteMs))) // also makes fasthttp flush; see clientConn
+}
+
+// end gives back whatever the call holds, on every way out, and books how it ended.
+func (k *call) end() {
+	if r := recover(); r != nil {
+		k.panicked(r)
+	}
+	k.release()
+	if k.account != nil {
+		k.srv.accounts.release(k.account)
+	}
+	if k.books != nil {
+		k.bookIt()
+	}
+	if k.direct {
+		k.conn.swallow = true
+		if k.closing {
+			k.ctx.SetConnectionClose()
+		}
+	}
+	k.srv.books.inFlight.Add(-1)
+	k.conn.busy.Store(false)
+	k.reset()
+	k.srv.calls.Put(k)
+}
+
+// reset drops every reference, keeping buffers.
+func (k *call) reset() {
+	k.ctx, k.conn, k.key, k.model, k.books, k.account = nil, nil, Key{}, nil, nil, nil
+	k.ask, k.exclude, k.ticket, k.replica = router.Request{}, [maxTries]string{}, nil, router.Replica{}
+	k.upstream = relay.Request{}
+	k.failure.reset()
+	clear(k.parts)
+	k.id, k.parts, k.scratch, k.header, k.out, k.prefix = k.id[:0], k.parts[:0], k.scratch[:0], k.header[:0], k.out[:0], k.prefix[:0]
+	k.stream.Reset()
+	k.usage.Reset()
+	k.deadline, k.first, k.last, k.queueMs = time.Time{}, time.Time{}, time.Time{}, 0
+	k.observed, k.begun, k.direct, k.chunked, k.sealed, k.closing = false, false, false, false, false, false
+}
+
+// panicked is the last resort: the fault is ours, the other requests go on.
+func (k *call) panicked(r any) {
+	k.srv.books.panics.Inc()
+	k.srv.deps.Log.Error("a handler panicked", "requestId", string(k.id), "panic", fmt.Sprint(r))
+	k.outcome = slo.Internal
+	if k.begun {
+		k.closing = true
+		k.conn.Conn.Close()
+		return
+	}
+	k.direct = false
+	k.refuse(fasthttp.StatusInternalServerError, slo.Internal, "internal", "The gateway failed.", 0)
+}
+
+// release ends the exchange and the ticket, if there are any.
+func (k *call) release() {
+	k.conn.detach()
+	k.srv.client.Finish(&k.exchange)
+	if k.ticket == nil {
+		return
+	}
+	res := own.Result{Outcome: k.outcome, E2EMs: msSince(k.arrived), TTFTMs: k.ttftMs()}
+	res.InputTokens, res.OutputTokens = k.tokens()
+	res.Busy, res.RetryAfterMs = k.failure.busy, k.failure.retryAfterS*1000
+	k.ticket.Release(res)
+	k.ticket = nil
+}
+
+func msSince(t time.Time) float64 { return float64(time.Since(t)) / float64(time.Millisecond) }
+
+func (k *call) ttftMs() float64 {
+	if k.first.IsZero() || !k.head.Stream {
+		return 0
+	}
+	return float64(k.first.Sub(k.arrived)) / float64(time.Millisecond)
+}
+
+// tokens is what the engine said, else an estimate: bytes of the prompt, events with content.
+func (k *call) tokens() (input, output int) {
+	usage := k.stream.Usage
+	if !usage.Known {
+		usage = k.usage.Usage()
+	}
+	if usage.Known {
+		return usage.Input, usage.Output
+	}
+	if k.first.IsZero() {
+		return 0, 0
+	}
+	return k.ask.PromptTokens, k.stream.Content
+}
+
+// bookIt tells the books and the observer how the request ended.
+func (k *call) bookIt() {
+	sample := slo.Sample{
+		Model: k.books.name, Tenant: k.key.Tenant, Replica: k.replica.ID, Class: k.ask.Class, Outcome: k.outcome,
+		ArrivalMs: k.srv.deps.NowMs() - time.Since(k.arrived).Milliseconds(), QueueMs: k.queueMs,
+		TTFTMs: k.ttftMs(), E2EMs: msSince(k.arrived),
+	}
+	sample.InputTokens, sample.OutputTokens = k.tokens()
+	if n := max(sample.OutputTokens, k.stream.Content); n > 1 && k.last.After(k.first) && k.head.Stream {
+		sample.ITLMs = float64(k.last.Sub(k.first)) / float64(time.Millisecond) / float64(n-1)
+	}
+	k.books.finished(&sample)
+	if k.observed {
+		k.books.inFlight.Add(-1)
+		k.srv.deps.Observer.Finished(sample)
+	}
+}
+
+// maxIDBytes bounds a client's request id.
+const maxIDBytes = 128
+
+// readID takes the client's x-request-id if its form is harmless, else makes one.
+func (k *call) readID() {
+	sent := k.ctx.Request.Header.Peek("X-Request-Id")
+	if validID(sent) {
+		k.id = append(k.id[:0], sent...)
+		return
+	}
+	k.id = append(k.id[:0], "req_"...)
+	const digits = "0123456789abcdef"
+	for range 2 {
+		for r, i := rand.Uint64(), 0; i < 16; i++ {
+			k.id = append(k.id, digits[r&15])
+			r >>= 4
+		}
+	}
+}
+
+func validID(b []byte) bool {
+	if len(b) == 0 || len(b) > maxIDBytes {
+		return false
+	}
+	for _, ch := range b {
+		switch {
+		case ch-'0' <= 9, ch-'a' <= 25, ch-'A' <= 25, ch == '-', ch == '_', ch == '.', ch == ':':
+		default:
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,148 @@
+package gateway
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"sluice/gateway/relay"
+)
+
+// clientConn is a client's connection. The serving goroutine owns it; the watcher and Shutdown may say that it is over.
+//
+// Answers of engines are written on it directly, not through fasthttp: the head and framing are ours, each piece is one
+// write, and the connection stays usable for the next request. fasthttp then writes its own, empty answer, which is
+// swallowed. That is sound because every handler sets a write deadline, which makes fasthttp flush after each answer:
+// nothing of an earlier answer can be waiting in its buffer, and its empty answer is one single write.
+type clientConn struct {
+	net.Conn
+	id      uint64
+	peer    string // IP address
+	set     *connSet
+	gone    chan struct{} // closed when the client has left, or is cut
+	busy    atomic.Bool   // a handler runs
+	swallow bool          // owned by the serving goroutine
+
+	mu       sync.Mutex
+	over     bool            // guarded by mu
+	exchange *relay.Exchange // guarded by mu: what to cancel
+	cut      atomic.Bool     // over by our own decision, not the client's
+}
+
+// Write is fasthttp's way to the client.
+func (c *clientConn) Write(p []byte) (int, error) {
+	if c.swallow {
+		c.swallow = false
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
+}
+
+// Close forgets the connection and closes it.
+func (c *clientConn) Close() error {
+	c.set.remove(c.id)
+	return c.Conn.Close()
+}
+
+// leave says that nobody waits for an answer any more, or with cut that none will be given.
+func (c *clientConn) leave(cut bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return
+	}
+	c.over = true
+	c.cut.Store(cut)
+	close(c.gone)
+	if c.exchange != nil {
+		c.exchange.Cancel()
+	}
+}
+
+// attach makes x what leave cancels, until detach. x may go back to a pool after detach.
+func (c *clientConn) attach(x *relay.Exchange) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.exchange = x
+	if c.over {
+		x.Cancel()
+	}
+}
+
+func (c *clientConn) detach() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.exchange = nil
+}
+
+// left reports that the client is gone, or was cut.
+func (c *clientConn) left() bool {
+	select {
+	case <-c.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// connSet knows all client connections. Safe for concurrent use.
+type connSet struct {
+	mu    sync.Mutex
+	next  uint64                 // guarded by mu
+	conns map[uint64]*clientConn // guarded by mu; bounded by the listener's MaxConns
+}
+
+func (s *connSet) add(c *clientConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next++
+	c.id = s.next
+	s.conns[c.id] = c
+}
+
+func (s *connSet) remove(id uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, id)
+}
+
+func (s *connSet) get(id uint64) *clientConn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conns[id]
+}
+
+// all returns the connections there are now.
+func (s *connSet) all() []*clientConn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]*clientConn, 0, len(s.conns))
+	for _, c := range s.conns {
+		out = append(out, c)
+	}
+	return out
+}
+
+// listener wraps what it accepts.
+type listener struct {
+	net.Listener
+	set   *connSet
+	watch *watcher
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	nc, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &clientConn{Conn: nc, set: l.set, gone: make(chan struct{}), peer: "local"}
+	if tcp, ok := nc.(*net.TCPConn); ok {
+		_ = tcp.SetNoDelay(true) // Go's default, stated: tokens must not wait for each other
+		if addr, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
+			c.peer = addr.IP.String()
+		}
+	}
+	l.set.add(c)
+	l.watch.add(c)
+	return c, nil
+}

@@ -1,0 +1,40 @@
+// Package gateway is the data port: it takes requests of the OpenAI API, sends each to the replica that the router
+// names, and passes the answer back byte by byte.
+//
+// # Reading order
+//
+//   - server.go: the listener, start, [Server.Shutdown]
+//   - handle.go: the order of a request: route, authenticate, scan the head, charge limits, pick or queue, relay, account
+//   - upstream.go: what an engine is sent, and when another replica is tried
+//   - answer.go, stream.go: how an answer reaches the client
+//   - conn.go, watch_linux.go: client connections, and how a client's departure is noticed
+//   - limits.go, metrics.go, models.go: tenants' limits, the books, the model list
+//
+// # What it decides
+//
+// Whether a request may pass (key, model, limits), what the engine must see other than the client sent (the model's name
+// there, include_usage), whether a failed try is repeated elsewhere (only while no byte of an answer has reached the
+// client, within a budget), and how every ending is told: each request ends in exactly one slo.Outcome. Answers are
+// relayed as bytes; see package wire for the two exceptions.
+//
+// # What its caller owes it
+//
+//	srv, err := gateway.New(cfg, gateway.Deps{Router: gateway.FromOwn(r, table), Keys: keys, Observer: observer})
+//	if err != nil { … }
+//	go srv.Serve(listener)
+//	…
+//	srv.Shutdown(ctx) // streams finish within ctx; then what is left is cut with an error event
+//
+// Without keys the listener must be loopback, or Serve refuses. The Observer is called from many goroutines and must
+// not block.
+//
+// # Choices
+//
+// A client that closes its sending side counts as gone, as with nginx: nothing else can be told from a closed browser.
+// A stream's head goes out with its first event, so a replica that dies before that costs the client nothing. A stream
+// that ends in order without [DONE] after a finish reason gets one. Requests with a Content-Encoding are refused with
+// 415. Request headers go to the engine by an allow list (traceparent and tracestate; the rest is set here).
+//
+// What it does not do: TLS and HTTP/2 (terminate them in front), probing engines, storing keys, serving /metrics (the
+// control port does, from the set in Deps).
+package gateway

@@ -1,0 +1,344 @@
+package gateway
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"slices"
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+
+	"sluice/gateway/wire"
+	"sluice/router"
+	"sluice/router/own"
+	"sluice/router/prefix"
+	"sluice/slo"
+)
+
+// handle is fasthttp's way in.
+func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+	c, ok := ctx.Conn().(*clientConn)
+	if !ok {
+		ctx.SetStatusCode(fasthttp.StatusInternalServerError) // not one of our listener's connections: our own fault
+		return
+	}
+	k := s.calls.Get().(*call)
+	k.begin(ctx, c)
+	defer k.end()
+	k.route()
+}
+
+// route sends the request where its path says. Paths are compared as they were sent: what is spelled otherwise does
+// not exist, so no spelling gets around a check.
+func (k *call) route() {
+	ctx := k.ctx
+	path := ctx.Request.Header.RequestURI()
+	if q := bytes.IndexByte(path, '?'); q >= 0 {
+		path = path[:q]
+	}
+	get := ctx.IsGet() || ctx.IsHead()
+	switch string(path) {
+	case "/livez":
+		k.probe(get, true)
+	case "/health", "/healthz", "/readyz":
+		k.probe(get, k.srv.ready())
+	case "/v1/models":
+		k.listModels(get)
+	case "/v1/chat/completions":
+		k.infer("/v1/chat/completions", true)
+	case "/v1/completions":
+		k.infer("/v1/completions", true)
+	case "/v1/embeddings":
+		k.infer("/v1/embeddings", false)
+	default:
+		if name, ok := bytes.CutPrefix(path, []byte("/v1/models/")); ok {
+			k.describeModel(get, name)
+			return
+		}
+		k.refuse(fasthttp.StatusNotFound, slo.BadRequest, "not_found", "There is nothing at this path.", 0)
+	}
+}
+
+func (s *Server) ready() bool {
+	return !s.draining.Load() && (s.deps.Ready == nil || s.deps.Ready())
+}
+
+func (k *call) probe(get, good bool) {
+	switch {
+	case !get:
+		k.notAllowed("GET")
+	case good:
+		k.answer(fasthttp.StatusOK, []byte(`{"status":"ok"}`))
+	default:
+		k.answer(fasthttp.StatusServiceUnavailable, []byte(`{"status":"not ready"}`))
+	}
+}
+
+func (k *call) notAllowed(allow string) {
+	k.ctx.Response.Header.Set("Allow", allow)
+	k.refuse(fasthttp.StatusMethodNotAllowed, slo.BadRequest, "method_not_allowed", "Use "+allow+" here.", 0)
+}
+
+// answer sends a small body of our own.
+func (k *call) answer(status int, body []byte) {
+	h := &k.ctx.Response.Header
+	k.ctx.Response.SetStatusCode(status)
+	h.SetContentType("application/json")
+	h.SetBytesV("X-Request-Id", k.id)
+	k.ctx.Response.SetBody(body)
+	if k.srv.draining.Load() {
+		k.ctx.SetConnectionClose()
+	}
+}
+
+// refuse answers with an error of our own and notes the outcome. retryAfterMs counts for 429 and 503 only.
+func (k *call) refuse(status int, outcome slo.Outcome, code, message string, retryAfterMs int64) {
+	k.outcome = outcome
+	k.refuseParam(status, code, message, "", retryAfterMs)
+}
+
+func (k *call) refuseParam(status int, code, message, param string, retryAfterMs int64) {
+	if status == fasthttp.StatusTooManyRequests || status == fasthttp.StatusServiceUnavailable {
+		seconds := max(1, (retryAfterMs+999)/1000)
+		k.ctx.Response.Header.Set("Retry-After", strconv.FormatInt(seconds, 10))
+	}
+	k.out = wire.AppendError(k.out[:0], wire.Error{Message: message, Type: errorType(status), Param: param, Code: code})
+	k.answer(status, k.out)
+}
+
+// errorType is the type of an error with this status.
+func errorType(status int) string {
+	switch {
+	case status == 401:
+		return wire.TypeAuthentication
+	case status == 403:
+		return wire.TypePermission
+	case status == 429:
+		return wire.TypeRateLimit
+	case status == 503:
+		return wire.TypeOverloaded
+	case status >= 500:
+		return wire.TypeServer
+	}
+	return wire.TypeInvalidRequest
+}
+
+// keyOf finds the key of a request. Without any keys everybody on this machine may pass.
+func (s *Server) keyOf(ctx *fasthttp.RequestCtx) (Key, bool) {
+	if s.deps.Keys.Empty() {
+		return Key{Tenant: "default"}, s.loopback.Load()
+	}
+	secret := ctx.Request.Header.Peek("Authorization")
+	if len(secret) > 7 && bytes.EqualFold(secret[:7], []byte("Bearer ")) {
+		secret = bytes.TrimSpace(secret[7:])
+	} else {
+		secret = ctx.Request.Header.Peek("X-Api-Key")
+	}
+	if len(secret) == 0 {
+		return Key{}, false
+	}
+	sum := sha256.Sum256(secret)
+	var hash [2 * sha256.Size]byte
+	hex.Encode(hash[:], sum[:])
+	return s.deps.Keys.Lookup(hash[:])
+}
+
+// authenticate finds the key, or answers 401.
+func (k *call) authenticate() bool {
+	var ok bool
+	if k.key, ok = k.srv.keyOf(k.ctx); !ok {
+		k.ctx.Response.Header.Set("Www-Authenticate", "Bearer")
+		k.refuse(fasthttp.StatusUnauthorized, slo.RefusedAuth, "invalid_api_key", "Send a valid key as a bearer token.", 0)
+	}
+	return ok
+}
+
+// infer serves one inference request. Each step answers and stops when it refuses.
+func (k *call) infer(path string, streams bool) {
+	if !k.ctx.IsPost() {
+		k.notAllowed("POST")
+		return
+	}
+	k.books = k.srv.books.of(unknownModel)
+	k.ask.Class = k.srv.cfg.DefaultClass
+	if !k.authenticate() || !k.scan(streams) || !k.permit() || !k.charge() {
+		return
+	}
+	k.observed = true
+	k.books.inFlight.Add(1)
+	k.srv.deps.Observer.Arrived(k.model.Name, k.ask.Class, k.srv.deps.NowMs())
+	k.srv.budget.request()
+	k.upstream.Method, k.upstream.Path = "POST", path
+	k.dispatch()
+}
+
+// scan reads the head of the body and of what concerns it.
+func (k *call) scan(streams bool) bool {
+	h := &k.ctx.Request.Header
+	if enc := h.ContentEncoding(); len(enc) > 0 && !bytes.EqualFold(enc, []byte("identity")) {
+		k.refuse(fasthttp.StatusUnsupportedMediaType, slo.BadRequest, "unsupported_content_encoding",
+			"Send the body without Content-Encoding.", 0)
+		return false
+	}
+	if err := k.head.Scan(k.ctx.Request.Body()); err != nil {
+		k.outcome = slo.BadRequest
+		var be *wire.BodyError
+		param := ""
+		if errors.As(err, &be) {
+			param = be.Param
+		}
+		k.refuseParam(fasthttp.StatusBadRequest, "invalid_body", "The body cannot be used: "+err.Error()+".", param, 0)
+		return false
+	}
+	if len(k.head.Model) == 0 {
+		k.outcome = slo.BadRequest
+		k.refuseParam(fasthttp.StatusBadRequest, "missing_model", "Say which model: the field is missing or empty.", "model", 0)
+		return false
+	}
+	k.head.Stream = k.head.Stream && streams
+	return k.times() && k.class()
+}
+
+// times reads the request's deadline.
+func (k *call) times() bool {
+	limit := k.srv.cfg.RequestTimeoutMs
+	if sent := k.ctx.Request.Header.Peek("X-Request-Timeout-Ms"); len(sent) > 0 {
+		n, err := fasthttp.ParseUint(sent)
+		if err != nil || n < 1 {
+			k.refuse(fasthttp.StatusBadRequest, slo.BadRequest, "invalid_timeout",
+				"x-request-timeout-ms must be a whole number above 0.", 0)
+			return false
+		}
+		limit = min(limit, int64(n))
+	}
+	k.deadline = k.arrived.Add(ms(limit))
+	k.ask.DeadlineMs = k.srv.deps.NowMs() + limit
+	return true
+}
+
+// class reads the wanted class and holds it under the key's ceiling.
+func (k *call) class() bool {
+	if sent := k.ctx.Request.Header.Peek("X-Sluice-Class"); len(sent) > 0 {
+		class, err := slo.ParseClass(string(sent))
+		if err != nil {
+			k.refuse(fasthttp.StatusBadRequest, slo.BadRequest, "invalid_class",
+				"x-sluice-class must be interactive, standard or batch.", 0)
+			return false
+		}
+		k.ask.Class = class
+	}
+	k.ask.Class = max(k.ask.Class, k.key.ClassCeiling)
+	return true
+}
+
+// permit finds the model and checks that the key may use it. A key with a list learns nothing about other models.
+func (k *call) permit() bool {
+	table := k.srv.deps.Router.Table()
+	k.srv.books.prune(table)
+	model, known := table.Lookup(string(k.head.Model))
+	if len(k.key.Models) > 0 && !slices.Contains(k.key.Models, string(k.head.Model)) &&
+		(!known || !slices.Contains(k.key.Models, model.Name)) {
+		k.refuse(fasthttp.StatusForbidden, slo.RefusedAuth, "model_not_allowed", "This key may not use the model.", 0)
+		return false
+	}
+	if !known {
+		k.unknownModel()
+		return false
+	}
+	k.model, k.books = model, k.srv.books.of(model.Name)
+	return true
+}
+
+func (k *call) unknownModel() {
+	k.outcome = slo.UnknownModel
+	k.refuseParam(fasthttp.StatusNotFound, "model_not_found", "There is no model of this name; GET /v1/models lists them.", "model", 0)
+}
+
+// charge takes the request's share of the key's limits. Anonymous requests have none.
+func (k *call) charge() bool {
+	if k.key.Limits == (Limits{}) {
+		return true
+	}
+	var no refusal
+	k.account, no = k.srv.accounts.reserve(k.key.ID, k.key.Limits, k.srv.deps.NowMs())
+	if k.account == nil {
+		k.refuse(fasthttp.StatusTooManyRequests, slo.RefusedLimit, no.code, no.message, int64(no.waitMs)+1)
+		return false
+	}
+	return true
+}
+
+// bytesPerToken is the usual length of a token, for estimates.
+const bytesPerToken = 4
+
+// dispatch takes the request to a replica, to another one if the first fails before the answer began, or refuses.
+func (k *call) dispatch() {
+	ask := &k.ask
+	ask.Model, ask.Tenant, ask.TenantWeight = k.model.Name, k.key.Tenant, k.key.TenantWeight
+	ask.PromptTokens = (k.head.Prompt.Len() + bytesPerToken - 1) / bytesPerToken
+	ask.MaxTokens = k.head.MaxTokens
+	k.hashPrompt()
+	for try := 1; ; try++ { // ends: MaxTries
+		ticket, err := k.srv.deps.Router.Acquire(ask, k.conn.gone)
+		if err != nil {
+			k.notAdmitted(err)
+			return
+		}
+		k.ticket, k.replica = ticket, ticket.Replica()
+		k.queueMs = max(k.queueMs, ticket.QueueMs())
+		again := k.try()
+		k.release()
+		if !again {
+			return
+		}
+		if try >= k.srv.cfg.MaxTries || !k.srv.budget.spend() {
+			k.tellFailure()
+			return
+		}
+		k.srv.books.retries.Inc()
+		k.exclude[try-1] = k.replica.ID
+		ask.Exclude = k.exclude[:try]
+	}
+}
+
+// hashPrompt fills in the block hashes of the prompt, for cache affinity.
+func (k *call) hashPrompt() {
+	block := k.srv.cfg.PrefixBlockBytes
+	if block == 0 || k.head.Prompt.Len() < block {
+		return
+	}
+	prompt := k.ctx.Request.Body()[k.head.Prompt.Start:k.head.Prompt.End]
+	prompt = prompt[:min(len(prompt), maxPrompt)]
+	k.prefix = prefix.Hash(k.prefix[:0], prefix.Seed(k.model.Name, "", k.key.Tenant), prompt, block)
+	k.ask.Prefix, k.ask.BlockTokens = k.prefix, block/bytesPerToken
+}
+
+// notAdmitted answers when no replica takes the request. What an engine said before counts more.
+func (k *call) notAdmitted(err error) {
+	var no *router.Refusal
+	switch {
+	case errors.Is(err, own.ErrGone) || k.conn.left():
+		k.clientLeft()
+	case k.failure.status != 0:
+		k.tellFailure()
+	case errors.As(err, &no):
+		k.refuse(fasthttp.StatusServiceUnavailable, no.Outcome, no.Code, no.Message, no.RetryAfterMs)
+	case errors.Is(err, router.ErrUnknownModel):
+		k.unknownModel()
+	default:
+		k.refuse(fasthttp.StatusServiceUnavailable, slo.Internal, "unavailable", "The gateway cannot serve now.", 1000)
+	}
+}
+
+// clientLeft ends a request that nobody waits for. Cut by a shutdown, the client is told.
+func (k *call) clientLeft() {
+	if k.conn.cut.Load() {
+		k.refuse(fasthttp.StatusServiceUnavailable, slo.NoReplica, "shutting_down", "The gateway is shutting down.", 1000)
+		k.ctx.SetConnectionClose()
+		return
+	}
+	k.outcome = slo.ClientGone
+	k.direct, k.closing = true, true
+}

@@ -1,0 +1,134 @@
+package gateway
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"sluice/router"
+	"sluice/slo"
+)
+
+// unknownModel is the one label for all names that are no model's.
+const unknownModel = "unknown"
+
+// buckets of latency histograms, seconds: from a cached first token to a long answer.
+var buckets = []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+
+// tokenBuckets are for the time between tokens, seconds.
+var tokenBuckets = []float64{0.002, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1}
+
+// books are the gateway's metrics. Labels come from the routing table and closed sets only, never from clients, and the
+// series of a model go when it has left the table.
+type books struct {
+	set      *metrics.Set
+	inFlight atomic.Int64
+	retries  *metrics.Counter
+	panics   *metrics.Counter
+	models   sync.Map // name to *modelBooks
+	table    atomic.Pointer[router.Table]
+}
+
+// modelBooks are one model's.
+type modelBooks struct {
+	name     string
+	ended    [slo.NumClasses][slo.NumOutcomes]*metrics.Counter
+	input    *metrics.Counter
+	output   *metrics.Counter
+	queue    *metrics.PrometheusHistogram
+	first    *metrics.PrometheusHistogram
+	between  *metrics.PrometheusHistogram
+	duration *metrics.PrometheusHistogram
+	inFlight atomic.Int64
+	series   []string
+}
+
+func newBooks(set *metrics.Set, s *Server) *books {
+	b := &books{set: set}
+	b.retries = set.NewCounter("sluice_gateway_retries_total")
+	b.panics = set.NewCounter("sluice_gateway_panics_total")
+	set.NewGauge("sluice_gateway_requests_in_flight", func() float64 { return float64(b.inFlight.Load()) })
+	set.NewGauge("sluice_gateway_limit_slots_in_use", func() float64 { return float64(s.accounts.inFlight()) })
+	set.NewGauge("sluice_gateway_client_connections", func() float64 { return float64(s.http.GetOpenConnectionsCount()) })
+	set.NewGauge("sluice_gateway_upstream_idle_connections", func() float64 { return float64(s.client.Idle()) })
+	set.RegisterMetricsWriter(func(w io.Writer) { s.writeRelayCounters(w) })
+	return b
+}
+
+// writeRelayCounters writes the relay's own counts.
+func (s *Server) writeRelayCounters(w io.Writer) {
+	st := s.client.Stats()
+	for _, c := range []struct {
+		name string
+		n    uint64
+	}{
+		{"dials", st.Dials}, {"reuses", st.Reuses}, {"stale", st.Stale}, {"reconnects", st.Retries},
+	} {
+		metrics.WriteCounterUint64(w, "sluice_gateway_upstream_"+c.name+"_total", c.n)
+	}
+}
+
+// of returns the books of a model, made when it is first asked for. name is a model of the table, or unknownModel.
+func (b *books) of(name string) *modelBooks {
+	if m, ok := b.models.Load(name); ok {
+		return m.(*modelBooks)
+	}
+	m := &modelBooks{name: name}
+	label := func(metric, more string) string {
+		s := fmt.Sprintf("%s{model=%q%s}", metric, name, more)
+		m.series = append(m.series, s)
+		return s
+	}
+	for _, class := range slo.Classes() {
+		for _, o := range slo.Outcomes() {
+			m.ended[class][o] = b.set.GetOrCreateCounter(label("sluice_gateway_requests_total", fmt.Sprintf(",class=%q,outcome=%q", class, o)))
+		}
+	}
+	m.input = b.set.GetOrCreateCounter(label("sluice_gateway_tokens_total", `,type="input"`))
+	m.output = b.set.GetOrCreateCounter(label("sluice_gateway_tokens_total", `,type="output"`))
+	m.queue = b.set.GetOrCreatePrometheusHistogramExt(label("sluice_gateway_queue_seconds", ""), buckets)
+	m.first = b.set.GetOrCreatePrometheusHistogramExt(label("gen_ai_server_time_to_first_token_seconds", ""), buckets)
+	m.between = b.set.GetOrCreatePrometheusHistogramExt(label("gen_ai_server_time_per_output_token_seconds", ""), tokenBuckets)
+	m.duration = b.set.GetOrCreatePrometheusHistogramExt(label("gen_ai_server_request_duration_seconds", ""), buckets)
+	got, _ := b.models.LoadOrStore(name, m)
+	return got.(*modelBooks)
+}
+
+// prune drops the series of models that are not in the table, once for each table.
+func (b *books) prune(t *router.Table) {
+	old := b.table.Load()
+	if old == t || !b.table.CompareAndSwap(old, t) {
+		return
+	}
+	b.models.Range(func(key, value any) bool {
+		m := value.(*modelBooks)
+		if _, ok := t.Lookup(m.name); !ok && m.name != unknownModel && m.inFlight.Load() == 0 {
+			b.models.Delete(key)
+			for _, s := range m.series {
+				b.set.UnregisterMetric(s)
+			}
+		}
+		return true
+	})
+}
+
+// finished books one request.
+func (m *modelBooks) finished(s *slo.Sample) {
+	m.ended[s.Class][s.Outcome].Inc()
+	if s.Replica == "" {
+		return
+	}
+	m.input.Add(s.InputTokens)
+	m.output.Add(s.OutputTokens)
+	m.queue.Update(s.QueueMs / 1000)
+	m.duration.Update(s.E2EMs / 1000)
+	if s.TTFTMs > 0 {
+		m.first.Update(s.TTFTMs / 1000)
+	}
+	if s.ITLMs > 0 {
+		m.between.Update(s.ITLMs / 1000)
+	}
+}
