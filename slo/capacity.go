@@ -17,14 +17,43 @@ const (
 
 // state is one replica in the steady state that λ over k replicas leads to.
 type state struct {
-	k          float64
-	load       float64 // ρ: share of time in prefill
-	prefillMs  float64
-	waitChance float64 // P(wait > 0)
-	waitRate   float64 // of the exponential tail, per ms
-	stretch    float64 // 1/(1−ρ): decode steps are stretched by prompts that go first
-	batch      float64 // b: sequences running, by Little's law
-	stable     bool
+	k         float64
+	load      float64 // ρ: share of time in prefill
+	prefillMs float64
+	prompts   tail    // wait for the prompts ahead
+	slots     tail    // wait for a slot of a batch
+	stretch   float64 // 1/(1−ρ): decode steps are stretched by prompts that go first
+	batch     float64 // b: sequences running, by Little's law
+	batchVar  float64 // its variance: Poisson, widened as a fuller batch is slower and so fills more
+	stable    bool
+}
+
+// tail is P(wait > t) = chance · exp(−rate·t), rate per ms.
+type tail struct{ chance, rate float64 }
+
+// queueTail is the tail of the wait for one of so many servers, see the package comment.
+func queueTail(servers, load, scvSum, serviceMs float64) tail {
+	if load <= 0 || serviceMs <= 0 {
+		return tail{}
+	}
+	return tail{
+		chance: math.Pow(load, math.Sqrt(2*(servers+1))-1),
+		rate:   2 * servers * (1 - load) / (scvSum * serviceMs),
+	}
+}
+
+func (w tail) meanMs() float64 {
+	if w.rate <= 0 {
+		return 0
+	}
+	return w.chance / w.rate
+}
+
+func (w tail) over(tMs float64) float64 {
+	if w.rate <= 0 {
+		return 0
+	}
+	return w.chance * math.Exp(-w.rate*tMs)
 }
 
 // steady solves the model for rps over k replicas.
@@ -36,14 +65,7 @@ func (s *Service) steady(rps float64, k int) state {
 	if st.load >= maxPrefillLoad {
 		return st
 	}
-	st.waitChance = math.Pow(st.load, math.Sqrt(2*(st.k+1))-1)
-	if mean > 0 {
-		st.waitRate = 2 * st.k * (1 - st.load) / ((s.arrivalSCV() + scv) * mean)
-	}
-	meanWait := 0.0
-	if st.waitRate > 0 {
-		meanWait = st.waitChance / st.waitRate
-	}
+	st.prompts = queueTail(st.k, st.load, s.arrivalSCV()+scv, mean)
 	// b = λ/k · (wait + prefill + out · (d0 + d1·b) · stretch), solved for b.
 	st.stretch = 1 / (1 - st.load)
 	out := max(0, s.OutputTokens.Mean()-1)
@@ -51,20 +73,23 @@ func (s *Service) steady(rps float64, k int) state {
 	if rest <= 0 {
 		return st
 	}
-	st.batch = perMs * (meanWait + mean + out*s.DecodeBaseMs*st.stretch) / rest
-	st.stable = s.MaxBatch <= 0 || st.batch <= batchFill*float64(s.MaxBatch)
+	st.batch = perMs * (st.prompts.meanMs() + mean + out*s.DecodeBaseMs*st.stretch) / rest
+	st.batchVar = st.batch / rest
+	st.stable = true
+	if s.MaxBatch > 0 {
+		fill := st.batch / float64(s.MaxBatch)
+		st.stable = fill <= batchFill
+		st.slots = queueTail(st.k*float64(s.MaxBatch), min(1, fill), s.arrivalSCV()+s.OutputTokens.scv(), st.batch/max(perMs, 1e-12))
+	}
 	return st
 }
 
-// overWait is P(wait > t).
+// overWait is P(wait > t), the two waits taken as independent.
 func (st *state) overWait(tMs float64) float64 {
 	if tMs < 0 {
 		return 1
 	}
-	if st.waitRate <= 0 {
-		return 0
-	}
-	return st.waitChance * math.Exp(-st.waitRate*tMs)
+	return 1 - (1-st.prompts.over(tMs))*(1-st.slots.over(tMs))
 }
 
 // within is the predicted share of requests inside the objective.
@@ -90,8 +115,8 @@ func (s *Service) within(st *state, o Objective) float64 {
 		}
 		return 1 - over
 	}
-	// ITL: the batch fluctuates like a Poisson count; its own quantile must be fast enough.
-	b := st.batch + normalQuantile(o.Quantile)*math.Sqrt(st.batch)
+	// ITL: the batch fluctuates; its own quantile must be fast enough.
+	b := st.batch + normalQuantile(o.Quantile)*math.Sqrt(st.batchVar)
 	if s.MaxBatch > 0 {
 		b = min(b, float64(s.MaxBatch))
 	}

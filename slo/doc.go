@@ -31,7 +31,9 @@
 // The first factor is Sakasegawa's (1977) approximation of the chance to wait in M/M/k, the second the exponential tail
 // of Kingman (1962) with the Allen-Cunneen correction (1990) for the variability of arrivals (ca², index of dispersion
 // of counts) and of service (cs²). Decode is a batch: its step is linear in the number b of running sequences and is
-// stretched by 1/(1−ρ) as prompts go first, and b follows from Little's law, in closed form.
+// stretched by 1/(1−ρ) as prompts go first, and b follows from Little's law, in closed form. Waiting for one of the
+// k·MaxBatch slots has the same tail with these servers. Against a simulated engine of that kind (engine_test.go) the
+// objectives hold at 85 % of the computed capacity and break at 135 %.
 //
 // # What it does not do
 //

@@ -122,8 +122,8 @@ func (f *Forecast) RateRps() float64 {
 // near the configured quantile.
 func (f *Forecast) Coverage() (share float64, scored int) { return f.covered, f.scored }
 
-// DemandRps is the quantile of demand at nowMs + horizonMs, never below the current rate while it rises from a start
-// without history. The cost is that of sorting the ring, some 30 µs for 1,024 steps.
+// DemandRps is the quantile of demand at nowMs + horizonMs. Until minGrowths were seen it is firstGrowth × the current
+// rate. A horizon beyond half the ring is answered for half the ring. The cost is that of sorting the ring, some 30 µs for 1,024 steps.
 func (f *Forecast) DemandRps(nowMs, horizonMs int64) float64 {
 	f.advance(nowMs)
 	rate := f.RateRps()

@@ -26,6 +26,9 @@ func bucketOf(ms float64) int {
 	if !(ms > HistogramMinMs) { // also NaN
 		return 0
 	}
+	if ms >= HistogramMaxMs { // also +Inf, which no integer holds
+		return histogramBuckets - 1
+	}
 	i := int(math.Log(ms/HistogramMinMs)*invLogGrowth) + 1
 	return min(i, histogramBuckets-1)
 }
@@ -43,7 +46,7 @@ func (h *Histogram) Observe(ms float64) {
 	h.counts[bucketOf(ms)]++
 	h.total++
 	if ms > 0 {
-		h.sumMs += ms
+		h.sumMs += min(ms, HistogramMaxMs)
 	}
 }
 
@@ -62,7 +65,7 @@ func (h *Histogram) Reset() { *h = Histogram{} }
 // Count returns how many durations were observed.
 func (h *Histogram) Count() uint64 { return h.total }
 
-// MeanMs returns the exact mean, 0 when empty.
+// MeanMs returns the mean, exact for values inside the range; 0 when empty.
 func (h *Histogram) MeanMs() float64 {
 	if h.total == 0 {
 		return 0

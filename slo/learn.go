@@ -103,7 +103,7 @@ func (l *learner) finished(s *Sample, perReplica, load float64) {
 
 func (l *learner) prefill(tokens, ms, load float64) {
 	b := &l.buckets[min(lengthBuckets-1, bits.Len(uint(tokens))-1)]
-	if load > calmLoad && l.fresh == 0 && b.n >= minSamples && ms > l.base+l.slope*tokens {
+	if load > calmLoad && b.n >= minSamples && ms > l.base+l.slope*tokens {
 		return
 	}
 	b.tokens[b.n%ringSize], b.ms[b.n%ringSize] = tokens, ms

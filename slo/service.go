@@ -53,6 +53,18 @@ func (p *Points) Mean() float64 {
 	return sum
 }
 
+// scv is the squared coefficient of variation, 0 for a zero mean.
+func (p *Points) scv() float64 {
+	mean, second := p.Mean(), 0.0
+	for i, v := range p {
+		second += pointMass[i] * v * v
+	}
+	if mean <= 0 {
+		return 0
+	}
+	return max(0, second/(mean*mean)-1)
+}
+
 // Service is what one request costs on one replica, and how variable that is. The zero value knows nothing: every
 // answer computed from it is "no data". A value; safe to copy.
 type Service struct {
@@ -95,16 +107,11 @@ func (s *Service) WorkMs(inputTokens, outputTokens int) float64 {
 
 // prefill returns the mean and the squared coefficient of variation of prefill time over the input distribution.
 func (s *Service) prefill() (meanMs, scv float64) {
-	second := 0.0
+	var ms Points
 	for i, tokens := range s.InputTokens {
-		ms := s.PrefillMs(tokens)
-		meanMs += pointMass[i] * ms
-		second += pointMass[i] * ms * ms
+		ms[i] = s.PrefillMs(tokens)
 	}
-	if meanMs <= 0 {
-		return 0, 0
-	}
-	return meanMs, max(0, second/(meanMs*meanMs)-1)
+	return ms.Mean(), ms.scv()
 }
 
 func (s *Service) arrivalSCV() float64 {

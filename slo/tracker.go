@@ -189,6 +189,12 @@ func (t *Tracker) need(h *Headroom, nowRps float64) {
 	case !t.service.Known():
 		h.NeedReplicas, h.NeedNow = max(1, t.model.MinReplicas), max(1, t.model.MinReplicas)
 		h.Reason = fmt.Sprintf("fewer than %d finished requests: the minimum is kept", minSamples)
+		// A queue speaks before the first answer does.
+		if held := t.heldReplicas(t.inFlight); t.queue > 0 && min(held, h.ReadyReplicas+1) > h.NeedReplicas {
+			h.NeedReplicas = min(held, h.ReadyReplicas+1)
+			h.NeedNow = h.NeedReplicas
+			h.Reason = fmt.Sprintf("nothing is known of the service yet, and %d requests wait", t.queue)
+		}
 		return
 	}
 	t.capacity(h)
@@ -196,15 +202,21 @@ func (t *Tracker) need(h *Headroom, nowRps float64) {
 	h.NeedReplicas = max(1, NeedReplicas(h.DemandRps, t.service, t.model.Objectives))
 	h.Reason = fmt.Sprintf("%.1f requests/s at the horizon, %.1f within the objectives on one replica",
 		h.DemandRps, h.PerReplicaRps)
-	if t.model.MaxInFlight > 0 {
-		held := int(math.Ceil(float64(t.inFlight-min(t.queue, t.inFlight)) / (batchFill * float64(t.model.MaxInFlight))))
-		if held > h.NeedReplicas && held > h.ReadyReplicas {
-			h.Reason = fmt.Sprintf("%d requests are in flight, %d to a replica", t.inFlight, t.model.MaxInFlight)
-			h.NeedReplicas = held
-		}
-		h.NeedNow = max(h.NeedNow, min(held, max(h.ReadyReplicas, h.NeedReplicas)))
+	held := t.heldReplicas(t.inFlight - min(t.queue, t.inFlight))
+	if held > h.NeedReplicas && held > h.ReadyReplicas {
+		h.Reason = fmt.Sprintf("%d requests are in flight, %d to a replica", t.inFlight, t.model.MaxInFlight)
+		h.NeedReplicas = held
 	}
+	h.NeedNow = max(h.NeedNow, min(held, max(h.ReadyReplicas, h.NeedReplicas)))
 	t.safetyNet(h)
+}
+
+// heldReplicas is how many replicas so many requests fill; 0 when their limit is not known.
+func (t *Tracker) heldReplicas(requests int) int {
+	if t.model.MaxInFlight <= 0 {
+		return 0
+	}
+	return int(math.Ceil(float64(requests) / (batchFill * float64(t.model.MaxInFlight))))
 }
 
 func (t *Tracker) capacity(h *Headroom) {

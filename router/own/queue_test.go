@@ -148,10 +148,10 @@ func TestCase_SLO_03_BatchLeavesRoom(t *testing.T) {
 			}()
 			time.Sleep(2 * time.Second)
 		}
+		wg.Wait()
 		if peakHeld != 14 {
 			t.Errorf("a held %d of 16 slots, want 14", peakHeld)
 		}
-		wg.Wait()
 		settled(t, r)
 	})
 }
@@ -314,4 +314,42 @@ func churn(t *testing.T, seed uint64) {
 			t.Errorf("seed %d: %d left on %s", seed, running[id], id)
 		}
 	}
+}
+
+// An idle replica more never makes the queue longer: the same arrivals wait no more in sum.
+func TestAReplicaMoreNeverLengthensTheQueue(t *testing.T) {
+	for seed := range uint64(5) {
+		last := time.Duration(1 << 62)
+		for n := 2; n <= 5; n++ {
+			var waited time.Duration
+			synctest.Test(t, func(t *testing.T) { waited = waits(t, n, seed) })
+			if waited > last {
+				t.Errorf("seed %d: %d replicas wait %v in sum, one less %v", seed, n, waited, last)
+			}
+			last = waited
+		}
+	}
+}
+
+func waits(t *testing.T, n int, seed uint64) (sum time.Duration) {
+	rng := rand.New(rand.NewPCG(seed, 5))
+	r := start(t, Default(), replicas(n, 2))
+	defer r.Close()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for range 300 {
+		hold := time.Duration(rng.IntN(400)) * time.Millisecond
+		wg.Go(func() {
+			began := time.Now()
+			ticket := must(t, r, router.Request{})
+			mu.Lock()
+			sum += time.Since(began)
+			mu.Unlock()
+			time.Sleep(hold)
+			ticket.Release(Result{Outcome: slo.OK})
+		})
+		time.Sleep(time.Duration(rng.IntN(60)) * time.Millisecond)
+	}
+	wg.Wait()
+	return sum
 }
