@@ -78,7 +78,7 @@ func shape(err error) *Error {
 			Remedy: "put long scripts and data in files on the nodes"}
 	case errors.Is(err, ErrUnauthenticated):
 		return &Error{Status: http.StatusUnauthorized, Code: "unauthenticated", Message: "the call has no valid credential",
-			Remedy: "give an operator's token (--token or SLUICE_TOKEN), made with `sluice token create --role operator`"}
+			Remedy: "give an operator's token (SLUICE_TOKEN or --token-file), made with `sluice token create --role operator`"}
 	case errors.Is(err, ErrForbidden):
 		return &Error{Status: http.StatusForbidden, Code: "forbidden", Message: "this credential does not allow the call",
 			Remedy: "use an operator's token"}
