@@ -135,8 +135,8 @@ func (p *picker) fromGroup(loads Loads, g group) bool {
 	if j >= i {
 		j++
 	}
-	p.consider(loads, g.from + i)
-	p.consider(loads, g.from + j)
+	p.consider(loads, g.from+i)
+	p.consider(loads, g.from+j)
 	for _, match := range p.matches {
 		if at := p.index(match.Slot); at >= g.from && at < g.to && at != g.from+i && at != g.from+j {
 			p.consider(loads, at)

@@ -61,6 +61,15 @@ func (l *line) add(x, y float64) {
 	l.xy = forget*l.xy + x*y
 }
 
+// weigh adds a point with a weight and forgets nothing.
+func (l *line) weigh(w, x, y float64) {
+	l.w += w
+	l.x += w * x
+	l.y += w * y
+	l.xx += w * x * x
+	l.xy += w * x * y
+}
+
 // fit returns a ≥ 0 and b ≥ 0; b stays 0 while x has hardly varied.
 func (l *line) fit() (a, b float64) {
 	if l.w <= 0 {
@@ -123,11 +132,7 @@ func (l *learner) refit() {
 			continue
 		}
 		x, y, w := l.buckets[i].low()
-		through.w += w
-		through.x += w * x
-		through.y += w * y
-		through.xx += w * x * x
-		through.xy += w * x * y
+		through.weigh(w, x, y)
 	}
 	if through.w > 0 {
 		l.base, l.slope = through.fit()

@@ -120,9 +120,22 @@ type live struct {
 
 // choice reads loads for one Pick at one moment; it is part of the ticket, so that it costs no allocation of its own.
 type choice struct {
-	live  *live
-	line  *line
-	nowMs int64
+	live    *live
+	line    *line
+	nowMs   int64
+	first   int     // slot of the model's first replica
+	reserve float64 // share of slots left free
+}
+
+// limit is how many requests may be in flight on the replica for one more of this class to go there. What is reserved
+// is spread over the replicas, so that small ones reserve a whole slot here and there instead of a part everywhere.
+func (c *choice) limit(r *router.Replica) int {
+	if c.reserve <= 0 {
+		return r.MaxInFlight
+	}
+	each, i := c.reserve*float64(r.MaxInFlight), float64(r.Slot-c.first)
+	kept := int(each*(i+1)) - int(each*i)
+	return max(1, r.MaxInFlight-kept)
 }
 
 // Load implements router.Loads.
@@ -132,10 +145,14 @@ func (c *choice) Load(slot int) router.Load {
 	if own, mean := counter.ratio.load(), c.line.ratio.load(); own > 0 && mean > 0 {
 		speed = max(1.0/maxSpeed, min(maxSpeed, own/mean))
 	}
-	return router.Load{
+	load := router.Load{
 		InFlight: int(counter.inFlight.Load()),
 		WorkMs:   float64(counter.workUs.Load()) / 1000,
 		Speed:    speed,
 		Standing: counter.standing(c.nowMs),
 	}
+	if load.Standing == router.Ready && c.reserve > 0 && load.InFlight >= c.limit(c.live.table.Replica(slot)) {
+		load.Standing = router.Busy
+	}
+	return load
 }

@@ -158,12 +158,11 @@ func (r *Router) try(lv *live, l *line, t *Ticket, req *router.Request) router.V
 	if !ok {
 		return router.None
 	}
-	if l.inFlight.Add(1) > r.ceiling(m, req.Class) {
-		l.inFlight.Add(-1)
-		return router.Full
-	}
 	verdict := router.Full
-	t.choice = choice{live: lv, line: l, nowMs: r.cfg.NowMs()}
+	t.choice = choice{live: lv, line: l, nowMs: r.cfg.NowMs(), reserve: r.reserve(req.Class)}
+	if len(m.Replicas) > 0 {
+		t.choice.first = m.Replicas[0].Slot
+	}
 	var room [prefix.MaxMatches]router.Match
 	matches := r.match(lv, req, &room)
 	for range maxTries {
@@ -173,7 +172,8 @@ func (r *Router) try(lv *live, l *line, t *Ticket, req *router.Request) router.V
 			break
 		}
 		c, replica := lv.counters[slot], lv.table.Replica(slot)
-		if workUs := int64(req.Work() * 1000); c.charge(replica.MaxInFlight, workUs, t.choice.nowMs) {
+		if workUs := int64(req.Work() * 1000); c.charge(t.choice.limit(replica), workUs, t.choice.nowMs) {
+			l.inFlight.Add(1)
 			t.replica, t.counter, t.workUs, t.chargeMs = replica, c, workUs, t.choice.nowMs
 			r.insert(c, req)
 			return router.Picked
@@ -183,22 +183,18 @@ func (r *Router) try(lv *live, l *line, t *Ticket, req *router.Request) router.V
 		}
 		verdict = router.Full
 	}
-	l.inFlight.Add(-1)
 	return verdict
 }
 
-// ceiling is how many requests of the model may be in flight for one more of the class to be let in: the less urgent
-// leave some slots free for the more urgent.
-func (r *Router) ceiling(m *router.Model, class slo.Class) int64 {
-	slots := m.Capacity()
-	reserve := r.cfg.Reserve
+// reserve is the share of slots that the class leaves free for more urgent ones.
+func (r *Router) reserve(class slo.Class) float64 {
 	switch class {
 	case slo.Interactive:
-		return int64(slots)
+		return 0
 	case slo.Standard:
-		reserve /= 2
+		return r.cfg.Reserve / 2
 	}
-	return int64(slots - int(reserve*float64(slots)))
+	return r.cfg.Reserve
 }
 
 // match asks the prefix index, if the request has a prefix.

@@ -156,6 +156,43 @@ func TestCase_SLO_03_BatchLeavesRoom(t *testing.T) {
 	})
 }
 
+// Streams that still run on replicas which left do not count against those that stay.
+func TestDrainingDoesNotHoldUpTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		list := replicas(4, 8)
+		r := start(t, Default(), list)
+		defer r.Close()
+		for range 24 {
+			defer must(t, r, router.Request{Class: slo.Batch}).Release(Result{})
+		}
+		r.SetTable(table(t, list[3:]))
+		began := time.Now()
+		for _, class := range []slo.Class{slo.Batch, slo.Interactive} {
+			defer must(t, r, router.Request{Class: class}).Release(Result{})
+		}
+		if waited := time.Since(began); waited > 0 {
+			t.Errorf("waited %v beside idle slots", waited)
+		}
+	})
+}
+
+// Four replicas of two slots reserve one for the urgent, as one of eight does.
+func TestReserveIsSpreadOverSmallReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, Default(), replicas(4, 2))
+		defer r.Close()
+		for range 7 {
+			defer must(t, r, router.Request{Class: slo.Batch}).Release(Result{})
+		}
+		_, err := r.Acquire(&router.Request{Model: "chat", Class: slo.Batch, DeadlineMs: r.cfg.NowMs() + 100}, nil)
+		var refusal *router.Refusal
+		if !errors.As(err, &refusal) {
+			t.Errorf("an eighth of batch: %v", err)
+		}
+		must(t, r, router.Request{Class: slo.Interactive}).Release(Result{})
+	})
+}
+
 func TestDeadlineRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, Default(), replicas(1, 1))
