@@ -90,6 +90,7 @@ type floorTenant struct {
 	limit     int // 0: none
 	weight    float64
 	held      int // GPUs of its gangs, what this plan gives them included
+	leaving   int // GPUs that its gangs still hold and are giving back
 	waits     bool
 }
 
@@ -230,7 +231,7 @@ func (f *floor) seatJob(j *floorJob, at int32) {
 			f.jobGPUs = append(f.jobGPUs, g)
 			gpu := &f.gpus[g]
 			switch {
-			case j.job.Phase == registry.JobYielded:
+			case !gpu.heldBy(j.name): // yielded: somebody else's now, or nobody's
 				gpu.lent = at
 			case yields:
 				gpu.lent, gpu.leaving = at, true
@@ -249,6 +250,7 @@ func (f *floor) seatJob(j *floorJob, at int32) {
 		held = len(j.job.Next) * j.size // what it will hold, or nothing
 	}
 	j.tenant.held += held
+	j.tenant.leaving += max(0, len(j.gpus)-held)
 	if held == 0 && j.job.Want == "" {
 		j.tenant.waits = true
 	}
@@ -301,6 +303,16 @@ func (f *floor) seatReplicas(st *registry.State) {
 			}
 		}
 	}
+}
+
+// heldBy tells whether a rank of the job is active on g; ranks are named
+// job.gN.rN, and a job's name has no dot.
+func (g *floorGPU) heldBy(job string) bool {
+	if g.fact == nil {
+		return false
+	}
+	a := g.fact.Active
+	return len(a) > len(job) && a[:len(job)] == job && a[len(job)] == '.'
 }
 
 // gpu finds a GPU by UUID, or nil.

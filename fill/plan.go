@@ -74,14 +74,15 @@ func (p *Planner) Config() Config { return p.cfg }
 // pass is one run of Plan.
 type pass struct {
 	*Planner
-	f     *floor
-	view  *View
-	st    *registry.State
-	nowMs int64
-	out   Plan
-	newID int // replicas named in this plan
-	needs []*need
-	slept map[string]bool // sleepers that this plan stopped for training
+	f      *floor
+	view   *View
+	st     *registry.State
+	nowMs  int64
+	out    Plan
+	newID  int // replicas named in this plan
+	needs  []*need
+	census census
+	moved  map[string]bool // replicas that this plan has a command for
 }
 
 // Plan looks at the view and says what should change. It reads v and keeps
@@ -89,7 +90,7 @@ type pass struct {
 // every PlanEveryMs. With a view that has not changed it gives an empty plan
 // once all is as it should be.
 func (p *Planner) Plan(v View, nowMs int64) Plan {
-	ps := &pass{Planner: p, f: &p.floor, view: &v, st: v.State, nowMs: nowMs, slept: map[string]bool{}}
+	ps := &pass{Planner: p, f: &p.floor, view: &v, st: v.State, nowMs: nowMs, moved: map[string]bool{}}
 	p.floor.build(&v)
 	p.learn(&v, nowMs)
 	ps.ownersWishes()

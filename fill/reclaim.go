@@ -69,6 +69,7 @@ func (ps *pass) reclaim(n *need) {
 	}
 	if len(c.takes) == 0 && !c.wakeOnly {
 		c.over = true
+		clear(c.cached)
 		c.fill(1)
 	}
 	n.placed = len(c.takes)
@@ -147,8 +148,8 @@ func (c *chooser) spare(v int32) {
 	if c.ps.f.jobs[v].needN == 0 {
 		return
 	}
-	c.banned[v] = true
-	defer func() { c.banned[v] = false }()
+	c.ban(v, true)
+	defer c.ban(v, false)
 	c.attempt(func(o *option) bool {
 		for _, i := range o.gpus {
 			if c.ps.f.gpus[i].job == v && c.ps.f.gpus[i].need {
@@ -290,7 +291,7 @@ func (c *chooser) take(o *option) registry.Take {
 	t := registry.Take{Model: n.name, Version: n.model.Version}
 	kind := "start"
 	if o.wake != nil {
-		kind = "wake"
+		kind, ps.moved[o.wake.ID] = "wake", true
 		t.Replica, t.Wake, t.GPUs, t.Node = o.wake.ID, true, o.wake.GPUs, o.wake.Node
 	} else {
 		ps.newID++
@@ -334,7 +335,7 @@ func (c *chooser) victim(at int32, takes []registry.Take) registry.Victim {
 			g.residents++
 		}
 	} else {
-		j.tenant.held += len(next) - len(j.gpus)
+		ps.lets(j, len(next))
 		ps.vacate(j, next)
 	}
 	for _, i := range j.gpus {
@@ -358,7 +359,7 @@ func (c *chooser) clear(o *option, beneficiary string, cmd *registry.Reclaim, cl
 			if r == nil || cleared[r.ID] || o.wake == r {
 				continue
 			}
-			cleared[r.ID] = true
+			cleared[r.ID], ps.moved[r.ID] = true, true
 			cmd.Victims = append(cmd.Victims, registry.Victim{Replica: r.ID, Seq: r.Seq, Rung: registry.RungPause,
 				Beneficiary: beneficiary, TimeoutMs: ps.cfg.DrainTimeoutMs, Reason: why})
 			ps.act(Action{Kind: "evict", Object: r.ID, Beneficiary: beneficiary, Rung: registry.RungPause, Reason: why})
@@ -371,7 +372,7 @@ func (c *chooser) clear(o *option, beneficiary string, cmd *registry.Reclaim, cl
 			Beneficiary: beneficiary, TimeoutMs: ps.stopTimeoutMs(j, registry.RungPause), Reason: why})
 		ps.act(Action{Kind: "evict", Object: j.name, Beneficiary: beneficiary, Rung: registry.RungPause,
 			PriceGPUMs: ps.restartMs(j.memo) * int64(len(j.gpus)), Reason: why})
-		j.tenant.held -= len(j.gpus)
+		ps.lets(j, 0)
 		ps.vacate(j, nil)
 	}
 }
@@ -379,19 +380,13 @@ func (c *chooser) clear(o *option, beneficiary string, cmd *registry.Reclaim, cl
 // whyMissing says in words why a replica could not be placed.
 func (ps *pass) whyMissing(n *need) (Cause, string) {
 	short := n.missing - n.placed
-	free, sick, largest := 0, 0, 0
+	free := 0
 	for i := range ps.f.gpus {
-		g := &ps.f.gpus[i]
-		switch {
-		case g.free():
+		if ps.f.gpus[i].free() {
 			free++
-		case g.fact == nil || g.fact.Fenced != "" || !ps.f.nodes[g.node].present:
-			sick++
 		}
 	}
-	for i := range ps.f.nodes {
-		largest = max(largest, int(ps.f.nodes[i].gpus.hi-ps.f.nodes[i].gpus.lo))
-	}
+	sick, largest := ps.countFleet().sick, ps.countFleet().largest
 	switch {
 	case largest < n.size:
 		return CauseTopology, fmt.Sprintf("a replica needs %d GPUs of one node; the largest node has %d", n.size, largest)

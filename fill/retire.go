@@ -25,8 +25,15 @@ func (ps *pass) ownersWishes() {
 func (ps *pass) stopJob(j *floorJob, rung registry.Rung, next []int32, beneficiary, why string) {
 	ps.emit(registry.Command{JobStop: &registry.Victim{Job: j.name, Seq: j.job.Seq, Rung: rung,
 		Next: ps.ranks(j, next), Beneficiary: beneficiary, TimeoutMs: ps.stopTimeoutMs(j, rung), Reason: why}}, why)
-	j.tenant.held += len(next) - len(j.gpus)
+	ps.lets(j, len(next))
 	ps.vacate(j, next)
+}
+
+// lets books what a gang's tenant will hold when the gang has kept so many
+// GPUs, and what is on its way out.
+func (ps *pass) lets(j *floorJob, kept int) {
+	j.tenant.held += kept - len(j.gpus)
+	j.tenant.leaving += max(0, len(j.gpus)-kept)
 }
 
 // vacate marks the GPUs of a gang that stops as leaving, and those of its next
@@ -35,8 +42,9 @@ func (ps *pass) vacate(j *floorJob, next []int32) {
 	j.touched = true
 	for _, g := range j.gpus {
 		gpu := &ps.f.gpus[g]
-		gpu.job, gpu.lent = -1, -1
-		gpu.leaving = gpu.active
+		if gpu.job, gpu.lent = -1, -1; gpu.heldBy(j.name) {
+			gpu.leaving = true
+		}
 	}
 	for _, g := range next {
 		ps.f.gpus[g].reserved = j.name
@@ -296,6 +304,7 @@ func (ps *pass) roomToSleep(g *floorGPU, r *registry.Replica, bytes int64) bool 
 // retireOne emits the end, or sleep, of a replica and frees what it had reserved.
 func (ps *pass) retireOne(n *need, r *registry.Replica, to registry.ReplicaPhase, why string) {
 	timeoutMs := int64(0)
+	ps.moved[r.ID] = true
 	if to != registry.ReplicaAsleep {
 		if timeoutMs = n.model.Spec.DrainTimeoutMs; timeoutMs <= 0 {
 			timeoutMs = ps.cfg.DrainTimeoutMs

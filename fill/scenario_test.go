@@ -10,7 +10,7 @@ import (
 	"sluice/nodes/registry"
 )
 
-// TestScenarios plays the worlds of testdata. Commands:
+// TestScenarios plays the worlds of testdata/scenarios. Commands:
 //
 //	nodes count= gpus= island= memory=     tenant name= guarantee= limit= weight=
 //	model name= gpus= active= resident= sleep min= max=
@@ -21,7 +21,7 @@ import (
 //
 // Memory is in GiB.
 func TestScenarios(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/scenarios", func(t *testing.T, path string) {
 		w := newWorld(t)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			w.t = t

@@ -56,15 +56,26 @@ type chooser struct {
 	// wakeOnly holds starts back after failures.
 	wakeOnly bool
 
+	// cached[i] is the key of the i-th span, priced as of the last change of
+	// anybody in it; what a choice touches is priced anew.
+	cached []spanKey
+
 	// scratch of one span
 	avail  []int32
 	jobs   []int32
+	cand   []int32
 	counts []int32
+}
+
+type spanKey struct {
+	key    key
+	ok     bool
+	priced bool
 }
 
 func (ps *pass) newChooser(n *need) *chooser {
 	return &chooser{ps: ps, n: n, burstMs: n.memo.burst.valueMs(ps.cfg.BurstMs), bytes: n.model.Spec.ActiveBytes,
-		banned: make([]bool, len(ps.f.jobs)), woken: map[string]bool{}}
+		banned: make([]bool, len(ps.f.jobs)), cached: make([]spanKey, len(ps.f.islands)), woken: map[string]bool{}}
 }
 
 // best finds the cheapest way to place one more replica.
@@ -73,7 +84,7 @@ func (c *chooser) best(freeOnly bool) (option, bool) {
 	found := false
 	better := func(k key) bool { return !found || k.compare(best.key) < 0 }
 	for _, r := range c.n.asleep {
-		if c.woken[r.ID] || r.Version < c.n.model.Version {
+		if c.woken[r.ID] || c.ps.moved[r.ID] || r.Version < c.n.model.Version {
 			continue
 		}
 		if o, ok := c.wake(r, freeOnly); ok && better(o.key) {
@@ -83,31 +94,59 @@ func (c *chooser) best(freeOnly bool) (option, bool) {
 	if c.wakeOnly {
 		return best, found
 	}
-	spans := c.spans()
-	for _, s := range spans {
-		if k, ok := c.inSpan(s, freeOnly, nil); ok && better(k) {
-			o := option{}
-			o.key, _ = c.inSpan(s, freeOnly, &o)
-			best, found = o, true
+	at := -1
+	var least key
+	for i := range c.ps.f.islands {
+		k, ok := c.priced(i, freeOnly)
+		if ok && better(k) && (at < 0 || k.compare(least) < 0) {
+			at, least = i, k
 		}
 	}
-	if !found && c.n.size > 1 && len(spans) == len(c.ps.f.islands) {
-		for i := range c.ps.f.nodes {
-			if k, ok := c.inSpan(c.ps.f.nodes[i].gpus, freeOnly, nil); ok && better(k) {
-				o := option{}
-				o.key, _ = c.inSpan(c.ps.f.nodes[i].gpus, freeOnly, &o)
-				best, found = o, true
-			}
+	if at >= 0 {
+		best = option{}
+		best.key, found = c.inSpan(c.ps.f.islands[at], freeOnly, &best)
+	}
+	if found || c.n.size == 1 {
+		return best, found
+	}
+	// A replica's GPUs talk all the time: a node is searched only when no
+	// island can hold them.
+	for i := range c.ps.f.nodes {
+		if k, ok := c.inSpan(c.ps.f.nodes[i].gpus, freeOnly, nil); ok && better(k) {
+			best = option{}
+			best.key, found = c.inSpan(c.ps.f.nodes[i].gpus, freeOnly, &best)
 		}
 	}
 	return best, found
 }
 
-func (c *chooser) startMs() int64 { return c.n.memo.start.valueMs(c.ps.cfg.StartMs) }
+// priced is the key of an island, from the cache unless only free GPUs are asked for.
+func (c *chooser) priced(island int, freeOnly bool) (key, bool) {
+	if freeOnly {
+		return c.inSpan(c.ps.f.islands[island], true, nil)
+	}
+	e := &c.cached[island]
+	if !e.priced {
+		e.key, e.ok = c.inSpan(c.ps.f.islands[island], false, nil)
+		e.priced = true
+	}
+	return e.key, e.ok
+}
 
-// spans are islands: a replica's GPUs talk all the time. Nodes are searched
-// only when no island can hold it.
-func (c *chooser) spans() []span { return c.ps.f.islands }
+// forget drops the cached keys of the islands of some GPUs.
+func (c *chooser) forget(gpus []int32) {
+	for _, i := range gpus {
+		c.cached[c.ps.f.gpus[i].island].priced = false
+	}
+}
+
+// ban forbids or allows a gang as a victim.
+func (c *chooser) ban(job int32, banned bool) {
+	c.banned[job] = banned
+	c.forget(c.ps.f.jobs[job].gpus)
+}
+
+func (c *chooser) startMs() int64 { return c.n.memo.start.valueMs(c.ps.cfg.StartMs) }
 
 // wake prices waking a sleeper: exactly its GPUs must come free.
 func (c *chooser) wake(r *registry.Replica, freeOnly bool) (option, bool) {
@@ -169,7 +208,7 @@ func (ps *pass) mayClear(g *floorGPU) bool {
 	}
 	for i := range g.fact.Residents {
 		r := ps.st.Replicas[g.fact.Residents[i].Holder]
-		if r != nil && r.Phase != registry.ReplicaAsleep {
+		if r != nil && (r.Phase != registry.ReplicaAsleep || ps.moved[r.ID]) {
 			return false
 		}
 		if r == nil && g.lent < 0 {
@@ -317,7 +356,8 @@ func (c *chooser) victims(s span, beginMs int64, out *option) (key, bool) {
 			c.jobs, c.counts = append(c.jobs, g.job), append(c.counts, 1)
 		}
 	}
-	cand, counts := slices.Clone(c.jobs), slices.Clone(c.counts)
+	c.cand = append(c.cand[:0], c.jobs...)
+	cand, counts := c.cand, c.counts
 	var best key
 	found := false
 	for set := uint(1); set < 1<<len(cand); set++ {
@@ -411,12 +451,14 @@ func (c *chooser) undo(t int) option {
 
 // offers prices anew the gangs that hold gpus.
 func (c *chooser) offers(gpus []int32) {
+	c.forget(gpus)
 	for _, i := range gpus {
 		at := c.ps.f.gpus[i].job
 		if at < 0 {
 			continue
 		}
 		j := &c.ps.f.jobs[at]
+		c.forget(j.gpus)
 		j.offer = offer{}
 		if j.needN > 0 {
 			j.offer, _ = c.ps.ladder(j, c.burstMs)

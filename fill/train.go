@@ -163,7 +163,7 @@ func (ps *pass) tryStart(j *floorJob, at int32) (start, bool) {
 	}
 	most := legalWorld(spec, ps.withinLimit(j.tenant, spec.MaxWorld*j.size)/j.size)
 	if most == 0 {
-		j.cause, j.text = CauseQuota, fmt.Sprintf("tenant %s holds %d of at most %d GPUs; %d more are needed", j.tenant.name, j.tenant.held, j.tenant.limit, least*j.size)
+		j.cause, j.text = CauseQuota, fmt.Sprintf("tenant %s holds %d of at most %d GPUs; %d more are needed", j.tenant.name, j.tenant.held+j.tenant.leaving, j.tenant.limit, least*j.size)
 		return start{}, false
 	}
 	priceMs := ps.restartMs(j.memo)
@@ -188,7 +188,7 @@ func (ps *pass) withinLimit(t *floorTenant, n int) int {
 	if t.limit <= 0 {
 		return n
 	}
-	return max(0, min(n, t.limit-t.held))
+	return max(0, min(n, t.limit-t.held-t.leaving))
 }
 
 // extend shares what is left among the gangs just placed: step by step to the
@@ -289,36 +289,50 @@ func (ps *pass) places(gpus []int32) string {
 	return fmt.Sprintf("%d nodes", count)
 }
 
-// whyWaiting says in words why a gang does not fit.
-func (ps *pass) whyWaiting(j *floorJob, open, need int) (Cause, string) {
-	sick, blocked, largest := 0, 0, 0
+// census counts the fleet once a plan, for explanations.
+type census struct {
+	done    bool
+	sick    int // GPUs that are lost, fenced or unheard of
+	blocked int // free but for the memory of sleepers
+	largest int // GPUs of the largest node
+}
+
+func (ps *pass) countFleet() *census {
+	c := &ps.census
+	if c.done {
+		return c
+	}
+	c.done = true
 	for i := range ps.f.nodes {
-		largest = max(largest, int(ps.f.nodes[i].gpus.hi-ps.f.nodes[i].gpus.lo))
-	}
-	if largest < j.size {
-		return CauseTopology, fmt.Sprintf("a rank needs %d GPUs of one node; the largest node has %d", j.size, largest)
-	}
-	if len(ps.f.gpus) < need {
-		return CauseTopology, fmt.Sprintf("needs %d GPUs; the fleet has %d", need, len(ps.f.gpus))
-	}
-	if open >= need {
-		return CauseFragmentation, fmt.Sprintf("needs %d GPUs, %d together on a node; %d are free but apart", need, j.size, open)
+		c.largest = max(c.largest, int(ps.f.nodes[i].gpus.hi-ps.f.nodes[i].gpus.lo))
 	}
 	for i := range ps.f.gpus {
 		g := &ps.f.gpus[i]
 		switch {
 		case g.fact == nil || g.fact.Fenced != "" || !ps.f.nodes[g.node].present:
-			sick++
+			c.sick++
 		case g.free() && g.lent < 0 && g.residents > 0:
-			blocked++
+			c.blocked++
 		}
 	}
-	if open+sick >= need {
-		return CauseHealth, fmt.Sprintf("needs %d GPUs; %d are free, %d are lost or fenced", need, open, sick)
-	}
-	if blocked > 0 {
+	return c
+}
+
+// whyWaiting says in words why a gang does not fit.
+func (ps *pass) whyWaiting(j *floorJob, open, need int) (Cause, string) {
+	c := ps.countFleet()
+	switch {
+	case c.largest < j.size:
+		return CauseTopology, fmt.Sprintf("a rank needs %d GPUs of one node; the largest node has %d", j.size, c.largest)
+	case len(ps.f.gpus) < need:
+		return CauseTopology, fmt.Sprintf("needs %d GPUs; the fleet has %d", need, len(ps.f.gpus))
+	case open >= need:
+		return CauseFragmentation, fmt.Sprintf("needs %d GPUs, %d together on a node; %d are free but apart", need, j.size, open)
+	case open+c.sick >= need:
+		return CauseHealth, fmt.Sprintf("needs %d GPUs; %d are free, %d are lost or fenced", need, open, c.sick)
+	case c.blocked > 0:
 		ps.wakeless(j, need-open)
-		return CauseShortage, fmt.Sprintf("needs %d GPUs; %d are free, and %d more but for the memory of sleeping replicas", need, open, blocked)
+		return CauseShortage, fmt.Sprintf("needs %d GPUs; %d are free, and up to %d more but for the memory of sleeping replicas", need, open, c.blocked)
 	}
 	return CauseShortage, fmt.Sprintf("needs %d GPUs; %d are free", need, open)
 }
@@ -334,9 +348,9 @@ func (ps *pass) wakeless(j *floorJob, lack int) {
 			continue
 		}
 		for _, res := range g.fact.Residents {
-			if r := ps.st.Replicas[res.Holder]; r != nil && !ps.slept[r.ID] {
+			if r := ps.st.Replicas[res.Holder]; r != nil && !ps.moved[r.ID] {
 				why := fmt.Sprintf("its memory has kept %s waiting for %d ms", j.name, ps.nowMs-j.job.SinceMs)
-				ps.slept[r.ID] = true
+				ps.moved[r.ID] = true
 				ps.emit(registry.Command{ReplicaPhase: &registry.PhaseChange{Name: r.ID, Seq: r.Seq, To: string(registry.ReplicaStopping),
 					TimeoutMs: ps.cfg.DrainTimeoutMs, Reason: why}}, why)
 				ps.act(Action{Kind: "stop", Object: r.ID, Beneficiary: j.name, GPUs: len(r.GPUs), Reason: why})
