@@ -207,6 +207,9 @@ func (o *owner) advanceEnding(h *holder, now int64) int64 {
 		// What outlived its shim is ended here; the pids are listed after that.
 		killErr := group.Kill()
 		obs := o.observe(&group)
+		if obs.pidErr == nil && len(obs.pids) == 0 {
+			obs.pidErr = group.Remove() // fails while anything is in it
+		}
 		return func() {
 			h.proving = false
 			why := judgeGone(h.claim(), obs, o.claims(h), o.baseline)
@@ -240,15 +243,13 @@ func (o *owner) gone(h *holder) {
 	h.blocked = ""
 	h.rec.Want = ""
 	o.set(h, nodes.StateGone, h.rec.Reason)
-	server, group := h.server, h.group
-	h.server = nil
-	o.work(o.ctx, func(context.Context) func() {
-		if server != nil {
+	if server := h.server; server != nil {
+		h.server = nil
+		o.work(o.ctx, func(context.Context) func() {
 			_ = server.Close()
-		}
-		_ = group.Remove()
-		return nil
-	})
+			return nil
+		})
+	}
 }
 
 // proveQuiet observes and judges, and calls then on success.

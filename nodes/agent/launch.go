@@ -361,6 +361,12 @@ func lastWord(dir string) hold.Exit {
 func (o *owner) onLaunched(h *holder, l launched) {
 	h.launching = false
 	h.server = l.server
+	if r := h.rec.Spec.Rank; r != nil && len(r.ResumeManifest) > 0 {
+		// It lies in resume.json now; the journal need not carry it on.
+		lean := *r
+		lean.ResumeManifest = nil
+		h.rec.Spec.Rank = &lean
+	}
 	if l.err != nil {
 		o.onExit(h, hold.Exit{Code: hold.LostCode, Reason: "could not be started: " + l.err.Error()})
 		return

@@ -227,6 +227,8 @@ func (l *leader) await(id string, state nodes.HolderState) nodes.HolderStatus {
 	var last nodes.HolderStatus
 	defer func() {
 		if l.t.Failed() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
 			l.t.Logf("%s: last %+v, states %v", id, last, l.states[id])
 		}
 	}()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"sluice/nodes"
 	"sluice/nodes/rank"
@@ -201,9 +203,14 @@ func (o *owner) obeyForget(h *holder) error {
 	}
 	o.write(entry{Forget: h.rec.Spec.ID}, false)
 	o.drop(h)
-	dir := h.dir
+	// Moved at once, since a holder of this id may start next; removed aside.
+	o.trashed++
+	trash := filepath.Join(o.cfg.DataDir, "trash", fmt.Sprintf("%d-%d", o.cfg.NowMs(), o.trashed))
+	if err := os.Rename(h.dir, trash); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%w: %w", ErrFiles, err)
+	}
 	o.work(o.ctx, func(context.Context) func() {
-		removeHolderDir(dir)
+		_ = os.RemoveAll(trash)
 		return nil
 	})
 	return nil
@@ -227,7 +234,7 @@ func (o *owner) obeyWake(h *holder, ord nodes.Order) error {
 	switch {
 	case h.rec.Want == nodes.OrderWake, h.state == nodes.StateReady && h.rec.Want == "":
 		return nil
-	case h.rec.Want == nodes.OrderSleep && !h.calling && h.state != nodes.StateAsleep:
+	case h.rec.Want == nodes.OrderSleep && !h.calling && !h.toldToSleep && h.state != nodes.StateAsleep:
 		// Not yet told to sleep: it stays awake.
 		h.rec.Want, h.blocked = "", ""
 		o.save(h)

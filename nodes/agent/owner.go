@@ -36,6 +36,7 @@ type owner struct {
 	answers  answerLog
 	pending  map[string]bool // orders whose answer a worker will give
 	ports    portPicker
+	trashed  int // directories moved away since the start
 	link     *link
 	leaderMs int64 // last word of a leader
 	seen     observation
@@ -301,7 +302,7 @@ func (o *owner) guardResidents(obs observation) {
 			h.exceeding = 0
 			continue
 		}
-		why := judgeQuiet(h.claim(), obs, nil)
+		why := judgeQuiet(h.claim(), obs, o.claims(h))
 		if why == "" {
 			h.exceeding = 0
 			continue

@@ -58,7 +58,7 @@ func (obs observation) device(uuid string) *DeviceReading {
 // the proof. others are the claims of all other holders.
 func judgeGone(c claim, obs observation, others []claim, baseline map[string]int64) string {
 	if obs.pidErr != nil {
-		return "its processes cannot be listed: " + obs.pidErr.Error()
+		return "its processes: " + obs.pidErr.Error()
 	}
 	if len(obs.pids) > 0 {
 		return "still running: " + pidList(obs.pids)

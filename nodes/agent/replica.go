@@ -94,7 +94,7 @@ func (e engine) sleeping(ctx context.Context) (bool, error) {
 
 // advanceHealth keeps the replica's health path watched.
 func (o *owner) advanceHealth(h *holder, now int64) int64 {
-	watched := h.state == nodes.StateStarting || h.serving()
+	watched := (h.state == nodes.StateStarting || h.serving()) && !h.calling && !h.toldToSleep
 	if !watched || h.probing {
 		return never
 	}
@@ -192,7 +192,7 @@ func (e engine) putToSleep(ctx context.Context) error {
 // notAsleep gives the replica back to the gateways.
 func (o *owner) notAsleep(h *holder, err error) {
 	h.rec.Want, h.blocked = "", ""
-	h.probeAtMs = 0
+	h.misses, h.probeAtMs = 0, 0
 	o.set(h, h.state, "sleep failed: "+err.Error())
 }
 

@@ -35,6 +35,7 @@ func TestAgentKilledAndBack(t *testing.T) {
 			}
 			at := s.stopAt("y", "s1", nodes.StopYield)
 			s.await("y", nodes.StateYielded)
+			eventually(t, "the plain one listens for signals", func() bool { _, active := s.used("G3"); return active })
 
 			s.kill9()
 			// An exit while no agent looks.

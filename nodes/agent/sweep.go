@@ -141,6 +141,10 @@ func (o *owner) endUnknown() {
 			o.cfg.Log.Error("sweep", "holder", name, "error", err)
 		}
 	}
+	_ = os.RemoveAll(filepath.Join(o.cfg.DataDir, "trash"))
+	if err := os.Mkdir(filepath.Join(o.cfg.DataDir, "trash"), 0o700); err != nil {
+		o.cfg.Log.Error("sweep", "error", err)
+	}
 	dirs, _ := os.ReadDir(filepath.Join(o.cfg.DataDir, "holders"))
 	for _, d := range dirs {
 		if o.holders[d.Name()] == nil {
