@@ -13,6 +13,8 @@ const (
 	// outOfReachLoad is the load allowed when an objective would be missed on an idle replica already: more replicas
 	// cannot meet it, so they are only kept from making it worse.
 	outOfReachLoad = 0.7
+	// reachMargin is the part of the error budget that waiting may take at least.
+	reachMargin = 0.1
 )
 
 // state is one replica in the steady state that λ over k replicas leads to.
@@ -126,14 +128,15 @@ func (s *Service) within(st *state, o Objective) float64 {
 	return 0
 }
 
-// reachable reports whether an idle replica meets the objective.
+// reachable reports whether an idle replica meets the objective with reachMargin of the error budget to spare. Without
+// a margin the need would go to infinity as the objective comes to the edge of what an idle replica can do.
 func (s *Service) reachable(o Objective) bool {
 	idle := s.steady(0, 1)
-	return s.within(&idle, o) >= o.Quantile
+	return s.within(&idle, o) >= o.Quantile+reachMargin*(1-o.Quantile)
 }
 
-// OutOfReach returns the objectives that no number of replicas meets, as a request alone on an idle replica misses
-// them already. They take no part in NeedReplicas and CapacityRps beyond a load of 70 %.
+// OutOfReach returns the objectives that no reasonable number of replicas meets, as requests alone on an idle replica
+// miss them already, or nearly. They take no part in NeedReplicas and CapacityRps beyond a load of 70 %.
 func OutOfReach(s Service, objectives []Objective) []Objective {
 	var out []Objective
 	for _, o := range objectives {

@@ -14,54 +14,68 @@ const (
 	lowQuantile   = 0.25 // of a bucket: the time without a wait inside the engine
 	calmLoad      = 0.8  // above it a prefill time may teach only downward, as it holds waiting
 	minSamples    = 5    // before anything is said
-	forget        = 0.995
-	// settle: the squared spread of batch sizes (relative to their mean) needed before a slope is believed.
+	unknownBatch  = 256  // slots of a replica whose limit is not known
+	batchBuckets  = 12   // batches by power of two: up to 2^11
+	// maxStretch: a step of a full batch takes at most that much longer than one of a single sequence. What engines
+	// were measured at stays below it (70B on H100: 1.5 at 64); more is a burst of prompts taken for slow decode.
+	maxStretch = 4
+	// settle: the squared spread of x (relative to its mean) needed before a slope is believed.
 	settle = 0.01
 )
 
-type lengthBucket struct {
-	tokens [ringSize]float64
-	ms     [ringSize]float64
-	n      int // samples ever, the ring holds the last ringSize
+// bucket remembers the last pairs of a range of x.
+type bucket struct {
+	x, y [ringSize]float64
+	n    int // pairs ever, the ring holds the last ringSize
 }
 
-// low returns the mean prompt and the low quantile of the times held.
-func (b *lengthBucket) low() (tokens, ms, weight float64) {
+func (b *bucket) add(x, y float64) {
+	b.x[b.n%ringSize], b.y[b.n%ringSize] = x, y
+	b.n++
+}
+
+// low returns the mean x and the low quantile of y.
+func (b *bucket) low() (x, y, weight float64) {
 	n := min(b.n, ringSize)
-	sorted := b.ms
+	sorted := b.y
 	slices.Sort(sorted[:n])
-	for _, t := range b.tokens[:n] {
-		tokens += t
+	for _, v := range b.x[:n] {
+		x += v
 	}
-	return tokens / float64(n), sorted[int(lowQuantile*float64(n))], float64(n)
+	return x / float64(n), sorted[int(lowQuantile*float64(n))], float64(n)
+}
+
+// lowLine draws a line through the buckets that hold enough.
+func lowLine(buckets []bucket, enough int) (a, b float64, ok bool) {
+	var through line
+	for i := range buckets {
+		if buckets[i].n >= enough {
+			x, y, w := buckets[i].low()
+			through.weigh(w, x, y)
+		}
+	}
+	a, b = through.fit()
+	return a, b, through.w > 0
 }
 
 // learner estimates a Service from samples. It is robust against waiting inside the engine (it takes a low quantile
 // for each prompt length, and trusts nothing but shorter times while the engine is loaded) and forgets slowly.
 type learner struct {
-	buckets [lengthBuckets]lengthBucket
+	prompts [lengthBuckets]bucket // prefill time by tokens
+	batches [batchBuckets]bucket  // time between tokens by requests on the replica
 	input   [tokenRing]float64
 	output  [tokenRing]float64
-	tokens  int // requests ever counted in input and output
-	itl     line
+	tokens  int     // requests ever counted in input and output
 	base    float64 // learned prefill line
 	slope   float64
-	fresh   int // prefill samples since the line was fitted
+	fresh   bool // prefill samples came since the line was drawn
 	samples int
 }
 
-// line is a least-squares line with forgetting: y ≈ a + b·x.
+// line is a least-squares line: y ≈ a + b·x.
 type line struct{ w, x, y, xx, xy float64 }
 
-func (l *line) add(x, y float64) {
-	l.w = forget*l.w + 1
-	l.x = forget*l.x + x
-	l.y = forget*l.y + y
-	l.xx = forget*l.xx + x*x
-	l.xy = forget*l.xy + x*y
-}
-
-// weigh adds a point with a weight and forgets nothing.
+// weigh adds a point with a weight.
 func (l *line) weigh(w, x, y float64) {
 	l.w += w
 	l.x += w * x
@@ -103,7 +117,8 @@ func (l *learner) finished(s *Sample, perReplica, load float64) {
 		itlMs, prefillMs = (s.E2EMs-s.QueueMs-first)/float64(s.OutputTokens), 0
 	}
 	if itlMs > 0 {
-		l.itl.add(max(1, perReplica), itlMs*(1-min(load, 0.9)))
+		batch := max(1, perReplica)
+		l.batches[min(batchBuckets-1, bits.Len(uint(batch))-1)].add(batch, itlMs*(1-min(load, 0.9)))
 	}
 	if prefillMs > 0 {
 		l.prefill(float64(s.InputTokens), prefillMs, load)
@@ -111,32 +126,55 @@ func (l *learner) finished(s *Sample, perReplica, load float64) {
 }
 
 func (l *learner) prefill(tokens, ms, load float64) {
-	b := &l.buckets[min(lengthBuckets-1, bits.Len(uint(tokens))-1)]
+	b := &l.prompts[min(lengthBuckets-1, bits.Len(uint(tokens))-1)]
 	if load > calmLoad && b.n >= minSamples && ms > l.base+l.slope*tokens {
 		return
 	}
-	b.tokens[b.n%ringSize], b.ms[b.n%ringSize] = tokens, ms
-	b.n++
-	l.fresh++
+	b.add(tokens, ms)
+	l.fresh = true
 }
 
 // refit draws the prefill line through the buckets, if anything is new.
 func (l *learner) refit() {
-	if l.fresh == 0 {
+	if !l.fresh {
 		return
 	}
-	l.fresh = 0
-	var through line
-	for i := range l.buckets {
-		if l.buckets[i].n < min(minSamples, l.samples) {
-			continue
+	l.fresh = false
+	if base, slope, ok := lowLine(l.prompts[:], min(minSamples, l.samples)); ok {
+		l.base, l.slope = base, slope
+	}
+}
+
+// decode returns the line of decode steps, its slope within maxStretch.
+func (l *learner) decode(maxBatch int) (base, slope float64) {
+	base, slope, _ = lowLine(l.batches[:], min(minSamples, l.samples))
+	full := float64(maxBatch)
+	if maxBatch <= 0 {
+		full = unknownBatch
+	}
+	if steepest := (maxStretch - 1) / full; slope > steepest*base {
+		// The same mean, less steep.
+		at, ms := l.meanBatch(base, slope)
+		base = ms / (1 + steepest*at)
+		slope = steepest * base
+	}
+	return base, slope
+}
+
+// meanBatch is the mean batch seen, and the line's value there.
+func (l *learner) meanBatch(base, slope float64) (batch, ms float64) {
+	n := 0.0
+	for i := range l.batches {
+		if l.batches[i].n > 0 {
+			x, _, w := l.batches[i].low()
+			batch += w * x
+			n += w
 		}
-		x, y, w := l.buckets[i].low()
-		through.weigh(w, x, y)
 	}
-	if through.w > 0 {
-		l.base, l.slope = through.fit()
+	if n > 0 {
+		batch /= n
 	}
+	return batch, base + slope*batch
 }
 
 // service returns the estimate; not Known before minSamples. finishedPerReplicaRps bounds it: a replica that was seen
@@ -150,7 +188,7 @@ func (l *learner) service(maxBatch int, arrivalSCV, finishedPerReplicaRps float6
 		PrefillBaseMs: l.base, PrefillMsPerToken: l.slope,
 		ArrivalSCV: arrivalSCV, MaxBatch: maxBatch, Samples: l.samples,
 	}
-	s.DecodeBaseMs, s.DecodeMsPerSeq = l.itl.fit()
+	s.DecodeBaseMs, s.DecodeMsPerSeq = l.decode(maxBatch)
 	n := min(l.tokens, tokenRing)
 	in, out := l.input, l.output
 	s.InputTokens, s.OutputTokens = PointsOf(in[:n]), PointsOf(out[:n])

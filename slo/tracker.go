@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// netLimit bounds what the safety net may ask for: netLimit × what the formula says, plus one. Without it a burn that
+// netLimit bounds what the safety net may ask for: netLimit × what the formula says for now, plus one. Without it a burn that
 // more replicas do not cure would take the whole cluster.
 const netLimit = 2
 
@@ -235,7 +235,7 @@ func (t *Tracker) safetyNet(h *Headroom) {
 			continue
 		}
 		h.Burning = true
-		if want := min(h.ReadyReplicas+1, netLimit*h.NeedReplicas+1); want > h.NeedReplicas {
+		if want := min(h.ReadyReplicas+1, netLimit*h.NeedNow+1); want > h.NeedReplicas {
 			h.NeedReplicas = want
 			h.Reason = fmt.Sprintf("%s burns its budget %.1f times too fast", a.Objective, a.BurnFast)
 		}
