@@ -151,7 +151,7 @@ func (o *owner) signal(h *holder) {
 			sig = s
 		}
 	}
-	child, workers := h.child, r != nil && r.Launcher == nodes.LaunchTorchrun && sig != unix.SIGTERM
+	id, child, workers := h.rec.Spec.ID, h.child, r != nil && r.Launcher == nodes.LaunchTorchrun && sig != unix.SIGTERM
 	o.work(o.ctx, func(context.Context) func() {
 		to := []cgroup.Process{child}
 		if workers {
@@ -159,7 +159,7 @@ func (o *owner) signal(h *holder) {
 		}
 		for _, p := range to {
 			if err := p.Signal(sig); err != nil {
-				o.cfg.Log.Warn("stop signal", "holder", h.rec.Spec.ID, "pid", p.PID, "error", err)
+				o.cfg.Log.Warn("stop signal", "holder", id, "pid", p.PID, "error", err)
 			}
 			// A stopped process takes the signal only when it goes on.
 			_ = p.Signal(unix.SIGCONT)

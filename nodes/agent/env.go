@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"math"
 	"path/filepath"
 	"sort"
 	"strconv"
@@ -15,14 +16,34 @@ var passed = []string{"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBR
 
 // place is what an agent adds to a spec when it starts it.
 type place struct {
-	dir    string // of the holder
-	port   int
-	socket string // rank.sock; empty without protocol
-	resume string // file with the manifest; empty: start anew
-	device map[string]string
-	marks  []string
-	base   func(name string) (string, bool) // the agent's environment
-	home   string                           // of the user switched to
+	dir  string // of the holder
+	port int
+	// memoryBytes of the smallest of its GPUs; 0: not known.
+	memoryBytes int64
+	socket      string // rank.sock; empty without protocol
+	resume      string // file with the manifest; empty: start anew
+	device      map[string]string
+	marks       []string
+	base        func(name string) (string, bool) // the agent's environment
+	home        string                           // of the user switched to
+}
+
+// fill puts values for {{port}} and {{memoryFraction}}: the declared part of
+// the GPU's memory, as vLLM's --gpu-memory-utilization wants it; 0.90 when
+// nothing is declared.
+func (p place) fill(s *nodes.HolderSpec, text string) string {
+	if !strings.Contains(text, "{{") {
+		return text
+	}
+	fraction := 0.9
+	if s.ActiveBytes > 0 && p.memoryBytes > 0 {
+		fraction = float64(s.ActiveBytes) / float64(p.memoryBytes)
+	}
+	return strings.NewReplacer(
+		"{{port}}", strconv.Itoa(p.port),
+		// Cut, not rounded: never more than was declared.
+		"{{memoryFraction}}", strconv.FormatFloat(math.Floor(fraction*1000)/1000, 'f', 3, 64),
+	).Replace(text)
 }
 
 // environment builds a holder's environment: the agent's few, the spec's, and
@@ -37,12 +58,16 @@ func environment(s *nodes.HolderSpec, p place) []string {
 	if p.home != "" {
 		env["HOME"] = p.home
 	}
-	port := strconv.Itoa(p.port)
 	for k, v := range s.Env {
-		env[k] = strings.ReplaceAll(v, "{{port}}", port)
+		env[k] = p.fill(s, v)
 	}
 	for k, v := range p.device {
 		env[k] = v
+	}
+	// The limits that the holder declared and has to keep to on each GPU.
+	if s.ActiveBytes > 0 {
+		env["SLUICE_ACTIVE_BYTES"] = strconv.FormatInt(s.ActiveBytes, 10)
+		env["SLUICE_RESIDENT_BYTES"] = strconv.FormatInt(s.ResidentBytes, 10)
 	}
 	if s.Rank != nil {
 		rankEnvironment(env, s, p)
@@ -90,7 +115,7 @@ func rankEnvironment(env map[string]string, s *nodes.HolderSpec, p place) {
 func command(s *nodes.HolderSpec, p place) []string {
 	argv := make([]string, len(s.Command))
 	for i, a := range s.Command {
-		argv[i] = strings.ReplaceAll(a, "{{port}}", strconv.Itoa(p.port))
+		argv[i] = p.fill(s, a)
 	}
 	if s.Rank == nil || s.Rank.Launcher != nodes.LaunchTorchrun {
 		return argv

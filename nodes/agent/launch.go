@@ -158,9 +158,9 @@ type launched struct {
 // launch forks the shim beside the owner.
 func (o *owner) launch(h *holder) {
 	h.launching = true
-	spec, port := h.rec.Spec, h.rec.Port
+	spec, p := h.rec.Spec, place{dir: h.dir, port: h.rec.Port, memoryBytes: o.smallest(h.rec.Spec.GPUs)}
 	o.workers.Go(func() {
-		l := o.fork(h, spec, port)
+		l := o.fork(h, spec, p)
 		if l.err == nil {
 			l.child = awaitChild(o.ctx, h.dir, l.shim)
 		}
@@ -170,8 +170,19 @@ func (o *owner) launch(h *holder) {
 	})
 }
 
+// smallest is the memory of the smallest of the GPUs; 0 when not known.
+func (o *owner) smallest(uuids []string) int64 {
+	least := int64(0)
+	for _, u := range uuids {
+		if m := o.gpus[u].MemoryBytes; m > 0 && (least == 0 || m < least) {
+			least = m
+		}
+	}
+	return least
+}
+
 // fork prepares the holder's directory and starts its shim.
-func (o *owner) fork(h *holder, spec nodes.HolderSpec, port int) (l launched) {
+func (o *owner) fork(h *holder, spec nodes.HolderSpec, p place) (l launched) {
 	fail := func(err error) launched {
 		l.err = err
 		return l
@@ -186,7 +197,7 @@ func (o *owner) fork(h *holder, spec nodes.HolderSpec, port int) (l launched) {
 	if err := errors.Join(os.RemoveAll(h.dir), os.MkdirAll(h.dir, 0o711)); err != nil {
 		return fail(err)
 	}
-	p := place{dir: h.dir, port: port, device: o.cfg.Devices.Env(spec.GPUs), marks: h.group.Env(), base: os.LookupEnv}
+	p.device, p.marks, p.base = o.cfg.Devices.Env(spec.GPUs), h.group.Env(), os.LookupEnv
 	if id != nil {
 		p.home = id.home
 	}

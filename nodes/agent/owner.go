@@ -237,7 +237,7 @@ func (o *owner) onDown(l *link, d nodes.Down) {
 // onTerm drops the connection to a leader that has been succeeded.
 func (o *owner) onTerm(l *link, term uint64) {
 	if term < o.term {
-		o.cfg.Log.Warn("a leader of an older term is not obeyed", "term", term, "obeyed", o.term)
+		o.cfg.Log.Warn("a leader of an older term is not obeyed; if the cluster was founded anew, stop this agent's holders and empty its data directory", "term", term, "obeyed", o.term)
 		l.close()
 		return
 	}
@@ -263,15 +263,19 @@ func (o *owner) onSeen(obs observation) {
 	o.send(nodes.Frame{Readings: &nodes.Readings{GPUs: o.readings()}})
 }
 
-// learnBaseline remembers what a GPU uses with no process on it.
+// learnBaseline remembers what a GPU uses beyond its processes, where the device
+// gives figures for all of them. While a holder comes or goes there, what it has
+// mapped and what is its own differ for moments.
 func (o *owner) learnBaseline(obs observation) {
 	changed := false
 	for _, r := range obs.devices {
-		if len(r.Procs) > 0 || r.UsedBytes == nil || o.occupied(r.UUID) {
+		own, ok := ownBytes(r)
+		if !ok || r.UsedBytes == nil || o.moving(r.UUID) {
 			continue
 		}
-		if old, ok := o.baseline[r.UUID]; !ok || *r.UsedBytes < old {
-			o.baseline[r.UUID] = *r.UsedBytes
+		rest := max(0, *r.UsedBytes-own)
+		if old, known := o.baseline[r.UUID]; !known || rest < old {
+			o.baseline[r.UUID] = rest
 			changed = true
 		}
 	}
@@ -280,10 +284,10 @@ func (o *owner) learnBaseline(obs observation) {
 	}
 }
 
-// occupied says whether a holder that is not gone has the GPU.
-func (o *owner) occupied(uuid string) bool {
+// moving says whether a holder of the GPU is coming or going.
+func (o *owner) moving(uuid string) bool {
 	for _, h := range o.list {
-		if h.state != nodes.StateGone && h.has(uuid) {
+		if h.has(uuid) && (h.state == nodes.StateStarting || h.state == nodes.StateEnding || h.rec.Want != "") {
 			return true
 		}
 	}

@@ -80,20 +80,20 @@ func TestAnswerLogIsBounded(t *testing.T) {
 
 func TestEnvironmentAndCommand(t *testing.T) {
 	p := place{
-		dir: "/d", port: 21001, socket: "/d/rank.sock", resume: "/d/resume.json",
+		dir: "/d", port: 21001, memoryBytes: 300, socket: "/d/rank.sock", resume: "/d/resume.json",
 		device: map[string]string{"CUDA_VISIBLE_DEVICES": "G0,G1"}, marks: []string{"SLUICE_MARK=m", "SLUICE_HOLDER=a"},
 		base: func(k string) (string, bool) { return "base-" + k, k == "PATH" || k == "SECRET" },
 	}
 	s := &nodes.HolderSpec{
-		ID: "a", Generation: 3, Command: []string{"serve", "--port={{port}}"},
-		Env: map[string]string{"URL": "http://x:{{port}}", "SLUICE_HOLDER": "forged"},
+		ID: "a", Generation: 3, ActiveBytes: 100, ResidentBytes: 10, Command: []string{"serve", "--port={{port}}"},
+		Env: map[string]string{"URL": "http://x:{{port}}", "FRACTION": "{{memoryFraction}}", "SLUICE_HOLDER": "forged"},
 		Rank: &nodes.RankSpec{Job: "j", Launcher: nodes.LaunchRanks, Rank: 5, LocalRank: 1, WorldSize: 8, LocalWorldSize: 4,
 			MasterAddr: "h", MasterPort: 99, NodeRank: 1, NodeCount: 2, CheckpointDir: "/c"},
 	}
 	want := []string{
-		"CUDA_VISIBLE_DEVICES=G0,G1", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=4", "MASTER_ADDR=h", "MASTER_PORT=99", "PATH=base-PATH",
-		"RANK=5", "SLUICE_CHECKPOINT_DIR=/c", "SLUICE_GENERATION=3", "SLUICE_HOLDER=a", "SLUICE_JOB=j", "SLUICE_MARK=m",
-		"SLUICE_RESUME=/d/resume.json", "SLUICE_SOCKET=/d/rank.sock", "URL=http://x:21001", "WORLD_SIZE=8",
+		"CUDA_VISIBLE_DEVICES=G0,G1", "FRACTION=0.333", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=4", "MASTER_ADDR=h", "MASTER_PORT=99", "PATH=base-PATH",
+		"RANK=5", "SLUICE_ACTIVE_BYTES=100", "SLUICE_CHECKPOINT_DIR=/c", "SLUICE_GENERATION=3", "SLUICE_HOLDER=a", "SLUICE_JOB=j", "SLUICE_MARK=m",
+		"SLUICE_RESIDENT_BYTES=10", "SLUICE_RESUME=/d/resume.json", "SLUICE_SOCKET=/d/rank.sock", "URL=http://x:21001", "WORLD_SIZE=8",
 	}
 	if got := environment(s, p); !slices.Equal(got, want) {
 		t.Errorf("environment\n got %q\nwant %q", got, want)

@@ -82,7 +82,11 @@ func judgeGone(c claim, obs observation, others []claim, baseline map[string]int
 				return fmt.Sprintf("pid %d is still on %s", p.PID, uuid)
 			}
 		}
-		if why := judgeLeft(*r, others, baseline[uuid]); why != "" {
+		base, learned := baseline[uuid]
+		if !learned {
+			continue // the processes have to serve as proof
+		}
+		if why := judgeLeft(*r, others, base); why != "" {
 			return why
 		}
 	}
@@ -95,14 +99,8 @@ func judgeLeft(r DeviceReading, others []claim, baseline int64) string {
 		return ""
 	}
 	accounted := baseline + memorySlackBytes
-	known := !r.ProcsUnknown
-	for _, p := range r.Procs {
-		if p.UsedBytes == nil {
-			known = false
-			break
-		}
-		accounted += *p.UsedBytes
-	}
+	own, known := ownBytes(r)
+	accounted += own
 	if !known {
 		// Without figures by process, what the others declared must serve.
 		accounted = baseline + memorySlackBytes
@@ -124,6 +122,19 @@ func judgeLeft(r DeviceReading, others []claim, baseline int64) string {
 		return fmt.Sprintf("%s still uses %d bytes, %d are accounted for", r.UUID, *r.UsedBytes, accounted)
 	}
 	return ""
+}
+
+// ownBytes is the memory of all processes of a device; false when the device
+// does not tell that of each.
+func ownBytes(r DeviceReading) (int64, bool) {
+	var sum int64
+	for _, p := range r.Procs {
+		if p.UsedBytes == nil {
+			return 0, false
+		}
+		sum += *p.UsedBytes
+	}
+	return sum, !r.ProcsUnknown
 }
 
 // judgeQuiet says why a holder is not quiet on its GPUs; empty is the proof. A

@@ -42,6 +42,9 @@ func TestJudgeGone(t *testing.T) {
 		{"lost device", observation{devices: []DeviceReading{{UUID: "G0", Lost: true}}}, nil, ""},
 		{"unreadable device", observation{devices: []DeviceReading{{UUID: "G0", Err: "boom"}}}, nil, "boom"},
 	}
+	if got := judgeGone(me, device(3*gib), nil, nil); got != "" {
+		t.Errorf("no baseline: %q", got)
+	}
 	for _, c := range cases {
 		got := judgeGone(me, c.obs, c.others, map[string]int64{"G0": gib / 2})
 		if (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
