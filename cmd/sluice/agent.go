@@ -26,7 +26,11 @@ func newAgentCmd() *cobra.Command {
 		Long: `Run the agent of one node: the only program that starts or stops anything on
 its GPUs. It joins the server with a token from "sluice token create", given by
 --token-file or the environment variable ` + tokenEnv + `. Everything it started
-outlives it: stop or replace the agent at any time.`,
+outlives it: stop or replace the agent at any time.
+
+Servers on other machines reach it at --host. Its listener then speaks TLS, with
+a certificate that it gets with the token and renews by itself, and answers only
+servers of its cluster.`,
 		Example: `  SLUICE_JOIN_TOKEN=sluice-join.… sluice agent --join 10.0.0.1:7070 --host 10.0.0.2 --gossip 10.0.0.2:7946
   sluice agent --join 127.0.0.1:7070 --token-file token --gpus sim:4`,
 		Args: cobra.NoArgs,
@@ -58,7 +62,7 @@ outlives it: stop or replace the agent at any time.`,
 	f.StringVar(&o.DataDir, "data", agentDir(defaultDataDir()), "directory for the journal, holders and their logs; a local disk")
 	f.StringVar(&o.Node, "node", hostName(), "name of this node, unique in the cluster")
 	f.StringVar(&o.Host, "host", "127.0.0.1", "address at which this node's replicas and ranks are reached")
-	f.StringVar(&o.Listen, "listen", "127.0.0.1:0", "the agent's own listener, for leases and logs")
+	f.StringVar(&o.Listen, "listen", "", "the agent's own listener, for leases and logs; TLS beyond loopback (default: --host, any port)")
 	f.StringVar(&o.Rack, "rack", "", "rack of this node, for placement")
 	f.StringVar(&o.Block, "block", "", "block of racks of this node, for placement")
 	f.StringVar(&o.GPUs, "gpus", "nvml", "where GPUs come from: "+gpuSourceSyntax)

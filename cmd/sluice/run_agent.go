@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -10,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"sluice/nodes/agent"
@@ -34,7 +34,10 @@ type agentOptions struct {
 	// Gossip is the address to gossip on; empty means no gossip.
 	Gossip string
 	Seeds  []string
-	Log    *slog.Logger
+	// UsesTLS says where the agent's listener speaks TLS. nil means
+	// trust.AgentUsesTLS; servers must be told the same.
+	UsesTLS func(addr string) bool
+	Log     *slog.Logger
 }
 
 const joinRetry = 2 * time.Second
@@ -64,7 +67,7 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	if err != nil {
 		return err
 	}
-	welcome, err := joinAny(ctx, o.Join, token, o.Log)
+	welcome, renew, err := enter(ctx, &o, &cfg, token)
 	if err != nil {
 		return err
 	}
@@ -75,37 +78,13 @@ func runAgent(ctx context.Context, o agentOptions) error {
 	if g != nil {
 		defer g.Close()
 	}
-	host, _, err := net.SplitHostPort(o.Join[0])
-	if err != nil {
-		return fmt.Errorf("--join %q must be host:port: %w", o.Join[0], err)
-	}
-	cfg.Dial = &agent.HTTPDialer{Addrs: func() []string { return controlAddrs(o.Join, g) },
-		TLS: trust.ClientTLS(token, host), Bearer: token.Reveal()}
+	cfg.Dial = &pinnedDialer{addrs: func() []string { return controlAddrs(o.Join, g) }, token: token}
+	ctx, cancel := context.WithCancel(ctx)
+	var fresh sync.WaitGroup
+	fresh.Go(func() { renew(ctx) })
+	defer fresh.Wait()
+	defer cancel()
 	return agent.Run(ctx, cfg)
-}
-
-// joinAny asks the servers in turn, again and again, until one lets the agent
-// in, or says that its token is not good.
-func joinAny(ctx context.Context, addrs []string, t trust.Token, log *slog.Logger) (trust.Welcome, error) {
-	tick := time.NewTicker(joinRetry)
-	defer tick.Stop()
-	for {
-		for _, addr := range addrs {
-			w, err := trust.Join(ctx, addr, t)
-			switch {
-			case err == nil:
-				return w, nil
-			case errors.Is(err, trust.ErrRefused), errors.Is(err, trust.ErrWrongCluster), errors.Is(err, trust.ErrServerName):
-				return trust.Welcome{}, fmt.Errorf("join %s: %w", addr, err)
-			}
-			log.Warn("cannot join yet", "server", addr, "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return trust.Welcome{}, ctx.Err()
-		case <-tick.C:
-		}
-	}
 }
 
 // startGossip starts this node's part of gossip; nil when addr is empty.

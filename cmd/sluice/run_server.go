@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,7 +42,10 @@ type serverOptions struct {
 	// Speed is how many times faster than real the load is played (demo).
 	Speed  float64
 	Strict bool
-	Log    *slog.Logger
+	// UsesTLS says where agents' listeners speak TLS; nil means
+	// trust.AgentUsesTLS.
+	UsesTLS func(addr string) bool
+	Log     *slog.Logger
 }
 
 // Periods and limits of a server, in milliseconds.
@@ -49,7 +53,8 @@ const (
 	tableRefreshMs   = 250
 	firstHorizonMs   = 20_000 // until a start was seen: a small engine loads in about that
 	shutdownGraceMs  = 30_000
-	tokenLifeMs      = 0 // join tokens made at start do not expire
+	leaseTimeoutMs   = 5000 // of one call to an agent
+	tokenLifeMs      = 0    // join tokens made at start do not expire
 	historyFileBytes = 64 << 20
 )
 
@@ -106,9 +111,17 @@ func (s *server) start() error {
 	if s.history, err = openHistory(filepath.Join(o.DataDir, "history.jsonl"), historyFileBytes); err != nil {
 		return err
 	}
+	if s.authority, err = trust.Open(filepath.Join(o.DataDir, "tls")); err != nil {
+		return err
+	}
 	cfg := own.Default()
 	cfg.NowMs = s.ctl.NowMs
-	cfg.Leaser = &agentLeases{gateway: o.Node, scheme: "http", client: &http.Client{Timeout: 5 * time.Second}}
+	agents, err := s.agents()
+	if err != nil {
+		return err
+	}
+	agents.Timeout = leaseTimeoutMs * time.Millisecond
+	cfg.Leaser = &agentLeases{gateway: o.Node, scheme: trust.AgentScheme, client: agents}
 	cfg.Coming = s.coming
 	s.route = own.New(cfg)
 	s.keys = &keyTable{}
@@ -146,14 +159,16 @@ func (s *server) startControl() error {
 	if s.audit, err = os.OpenFile(filepath.Join(o.DataDir, "audit.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
 		return fmt.Errorf("open the audit log: %w", err)
 	}
-	if s.authority, err = trust.Open(filepath.Join(o.DataDir, "tls")); err != nil {
+	logs, err := s.agents()
+	if err != nil {
 		return err
 	}
 	ctl := controlled{s.ctl}
 	s.admin, err = admin.New(admin.Config{Controller: ctl, Audit: s.audit, Metrics: s.data.Metrics(), Log: o.Log,
 		CAHash: func() ([32]byte, error) { return s.authority.CAHash(), nil }, Version: version,
+		Agents: admin.AgentClient{Scheme: trust.AgentScheme, Client: logs},
 		Extra: map[string]http.Handler{
-			"POST " + trust.JoinPath: trust.JoinHandler(s.authority, admin.Tokens(ctl), s.ctl.NowMs),
+			"POST " + trust.JoinPath: trust.JoinHandler(s.authority, admin.Tokens(ctl), s.ctl.NowMs, o.Log),
 			"GET " + invariantsPath:  http.HandlerFunc(s.invariants),
 		}})
 	if err != nil {
@@ -167,7 +182,15 @@ func (s *server) startControl() error {
 	if o.Control == "" {
 		return nil
 	}
-	tlsConfig, err := s.authority.ServerTLS(o.Hosts)
+	host, _, err := net.SplitHostPort(o.Control)
+	if err != nil {
+		return fmt.Errorf("--control %q must be host:port: %w", o.Control, err)
+	}
+	hosts := slices.Clone(o.Hosts)
+	if host != "" {
+		hosts = append(hosts, host)
+	}
+	tlsConfig, err := s.authority.ServerTLS(hosts)
 	if err != nil {
 		return err
 	}
@@ -180,6 +203,15 @@ func (s *server) startControl() error {
 	w := trust.Welcome{Label: s.authority.Label(), GossipKey: s.authority.GossipKey()}
 	s.gossip, err = startGossip(o.Node, o.Gossip, o.Seeds, w, gossip.Meta{Role: "serve", ControlAddr: o.Control, Version: version}, o.Log)
 	return err
+}
+
+// agents is a client, with connections of its own, for the agents' listeners.
+func (s *server) agents() (*http.Client, error) {
+	usesTLS := s.opts.UsesTLS
+	if usesTLS == nil {
+		usesTLS = trust.AgentUsesTLS
+	}
+	return s.authority.AgentClient(usesTLS)
 }
 
 // run runs one part in a goroutine of its own; its failure ends the server.

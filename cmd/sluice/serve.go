@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -94,13 +93,6 @@ func addServerFlags(cmd *cobra.Command, o *serverOptions) {
 func serveUntil(parent context.Context, o serverOptions) error {
 	ctx, cancel := untilSignal(parent)
 	defer cancel()
-	if o.Control != "" {
-		host, _, err := net.SplitHostPort(o.Control)
-		if err != nil {
-			return fmt.Errorf("--control %q must be host:port", o.Control)
-		}
-		o.Hosts = append(o.Hosts, host)
-	}
 	s, err := startServer(o)
 	if err != nil {
 		return err

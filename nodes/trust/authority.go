@@ -189,6 +189,12 @@ func (a *Authority) PeerTLS(hosts []string) (*tls.Config, error) {
 	c.NextProtos = nil
 	c.RootCAs, c.ClientCAs = pool, pool
 	c.ClientAuth = tls.RequireAndVerifyClientCert
+	c.VerifyConnection = func(cs tls.ConnectionState) error {
+		if len(cs.PeerCertificates) == 0 || !isServer(cs.PeerCertificates[0]) {
+			return fmt.Errorf("trust: %w", ErrNotServer)
+		}
+		return nil
+	}
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		return a.serverCertificate(names)
 	}
@@ -200,17 +206,47 @@ func (a *Authority) PeerTLS(hosts []string) (*tls.Config, error) {
 func (a *Authority) serverCertificate(names []string) (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.server.leaf == nil {
-		// A server certificate that cannot be read is made again: nothing
-		// pins it. One whose key is exposed is an error.
-		p, err := readPair(a.path("server"))
-		if errors.Is(err, ErrExposed) {
-			return nil, err
-		}
-		if err == nil {
-			a.server = p
-		}
+	if err := a.loadServerLocked(); err != nil {
+		return nil, err
 	}
+	return a.serverCertificateLocked(names)
+}
+
+// ownCertificate is the server's certificate under whatever names it has, for
+// calls to agents: they ask what it is, not what it is called.
+func (a *Authority) ownCertificate() (*tls.Certificate, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.loadServerLocked(); err != nil {
+		return nil, err
+	}
+	if a.server.leaf != nil {
+		return a.serverCertificateLocked(namesOf(a.server.leaf))
+	}
+	names, err := subjectNames(nil)
+	if err != nil {
+		return nil, err
+	}
+	return a.serverCertificateLocked(names)
+}
+
+// loadServerLocked reads the server's certificate once. One that cannot be read
+// is made again: nothing pins it. One whose key is exposed is an error.
+func (a *Authority) loadServerLocked() error {
+	if a.server.leaf != nil {
+		return nil
+	}
+	p, err := readPair(a.path("server"))
+	if errors.Is(err, ErrExposed) {
+		return err
+	}
+	if err == nil {
+		a.server = p
+	}
+	return nil
+}
+
+func (a *Authority) serverCertificateLocked(names []string) (*tls.Certificate, error) {
 	if !a.goodLocked(names) {
 		p, err := newServer(a.signer, names, a.now())
 		if err != nil {
@@ -230,7 +266,7 @@ func (a *Authority) serverCertificate(names []string) (*tls.Certificate, error) 
 
 func (a *Authority) goodLocked(names []string) bool {
 	leaf := a.server.leaf
-	return leaf != nil && leaf.CheckSignatureFrom(a.ca) == nil &&
+	return leaf != nil && isServer(leaf) && leaf.CheckSignatureFrom(a.ca) == nil &&
 		a.now().Add(renewBefore).Before(leaf.NotAfter) && !a.now().Before(leaf.NotBefore) &&
 		slices.Equal(namesOf(leaf), names)
 }

@@ -48,19 +48,13 @@ func newServer(ca pair, names []string, now time.Time) (pair, error) {
 		return pair{}, fmt.Errorf("trust: making the server's key: %w", err)
 	}
 	t := &x509.Certificate{
-		SerialNumber: serial(), Subject: pkix.Name{CommonName: "sluice server"},
+		SerialNumber: serial(), Subject: pkix.Name{CommonName: serverSubject},
 		NotBefore: now.Add(-backdate), NotAfter: now.Add(serverLife),
 		KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true,
 		// Both, since servers also dial each other.
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
-	for _, n := range names {
-		if ip := net.ParseIP(n); ip != nil {
-			t.IPAddresses = append(t.IPAddresses, ip)
-		} else {
-			t.DNSNames = append(t.DNSNames, n)
-		}
-	}
+	t.DNSNames, t.IPAddresses = splitNames(names)
 	return sign(t, ca.leaf, key, ca.key)
 }
 

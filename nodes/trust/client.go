@@ -32,7 +32,7 @@ var (
 // ClientTLS is the client's side for one host (a DNS name or an IP address,
 // without port; as dialled). It accepts a server if and only if the chain it
 // presents ends in a CA whose SHA-256 equals the token's, and the leaf is
-// valid now, for servers, and names host. Session resumption is checked the
+// valid now, a server's and not an agent's, and names host. Session resumption is checked the
 // same way. For HTTP use HTTPClient, which does this for each host dialled.
 func ClientTLS(t Token, host string) *tls.Config {
 	return &tls.Config{
@@ -76,6 +76,9 @@ func verifyPinned(chain []*x509.Certificate, pin [sha256.Size]byte, host string,
 			return fmt.Errorf("trust: the server's certificate is not valid at this time, check both clocks: %w", err)
 		}
 		return fmt.Errorf("trust: %w: %w", ErrWrongCluster, err)
+	}
+	if !isServer(leaf) {
+		return fmt.Errorf("trust: %w", ErrNotServer)
 	}
 	if err := leaf.VerifyHostname(host); err != nil {
 		return fmt.Errorf("trust: %q: %w (it names %v)", host, ErrServerName, namesOf(leaf))

@@ -58,7 +58,7 @@ func joinServer(t *testing.T, a *Authority, store TokenStore, bind string) strin
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle(JoinPath, JoinHandler(a, store, func() int64 { return 1000 }))
+	mux.Handle(JoinPath, JoinHandler(a, store, func() int64 { return 1000 }, nil))
 	return serve(t, c, bind, mux)
 }
 
@@ -73,7 +73,7 @@ func TestJoinWithOnlyAToken(t *testing.T) {
 	if err != nil || pasted != tok {
 		t.Fatalf("%v, %v", pasted, err)
 	}
-	w, err := Join(context.Background(), addr, pasted)
+	w, err := Join(context.Background(), addr, pasted, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestJoinWithOnlyAToken(t *testing.T) {
 		t.Fatalf("welcome %v", w)
 	}
 	_, port, _ := net.SplitHostPort(addr)
-	if _, err := Join(context.Background(), "localhost:"+port, tok); err != nil {
+	if _, err := Join(context.Background(), "localhost:"+port, tok, nil); err != nil {
 		t.Fatalf("by name: %v", err)
 	}
 }
@@ -105,7 +105,7 @@ func TestJoinRefusals(t *testing.T) {
 		"expired token":           {lateAddr, late, ErrRefused},
 		"no such name":            {joinServer(t, a, oneRecord(rec), "127.0.0.2:0"), tok, ErrServerName},
 	} {
-		_, err := Join(ctx, c.addr, c.tok)
+		_, err := Join(ctx, c.addr, c.tok, nil)
 		if !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -138,7 +138,7 @@ func TestManInTheMiddleNeverSeesTheToken(t *testing.T) {
 		addr := serve(t, c, "127.0.0.1:0", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			saw <- r.Header.Get("Authorization")
 		}))
-		_, err = Join(context.Background(), addr, tok)
+		_, err = Join(context.Background(), addr, tok, nil)
 		if !errors.Is(err, ErrWrongCluster) {
 			t.Errorf("%s: %v", name, err)
 		}
