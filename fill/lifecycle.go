@@ -88,10 +88,21 @@ func (a *advancer) orphans(node string, s *nodes.Seen) {
 	}
 	// A holder of an older generation that the returned agent does not know at
 	// all died with its machine.
-	for _, g := range a.v.State.GPUs {
-		if g.Node == node && g.Active != "" && !Owned(a.v.State, g.Active) && s.Holders[g.Active] == nil {
-			a.emit(registry.Command{HolderGone: &registry.HolderGone{Node: node, Holder: g.Active}, Reason: "its agent has no such holder"})
+	for _, id := range slices.Sorted(maps.Keys(a.v.State.GPUs)) {
+		g := a.v.State.GPUs[id]
+		if g.Node != node {
+			continue
 		}
+		a.vanished(node, g.Active, s)
+		for _, r := range g.Residents {
+			a.vanished(node, r.Holder, s)
+		}
+	}
+}
+
+func (a *advancer) vanished(node, holder string, s *nodes.Seen) {
+	if holder != "" && !Owned(a.v.State, holder) && s.Holders[holder] == nil {
+		a.emit(registry.Command{HolderGone: &registry.HolderGone{Node: node, Holder: holder}, Reason: "its agent has no such holder"})
 	}
 }
 

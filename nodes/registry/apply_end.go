@@ -111,11 +111,7 @@ func (s *State) rankGone(c *RankGone, at int64) ([]Event, error) {
 			g := s.GPUs[id]
 			s.settle(g, at)
 			if c.Abandon {
-				if g.Active == "" {
-					g.Active = holder // a resident we cannot reach may still compute
-				}
-				s.rebook(g, at)
-				continue
+				continue // still held, as active or resident, until HolderGone
 			}
 			s.freeOf(g, holder, at)
 			freed = append(freed, id)

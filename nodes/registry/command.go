@@ -10,31 +10,31 @@ type Command struct {
 	Author string `json:"author"` // "fill", "agent:n1", "key:ab12", "operator"
 	Reason string `json:"reason,omitempty"`
 
-	PutTenant    *TenantSpec   `json:"putTenant,omitempty"`
-	DeleteTenant *ByName       `json:"deleteTenant,omitempty"`
-	PutKey       *KeySpec      `json:"putKey,omitempty"`
-	DeleteKey    *ByName       `json:"deleteKey,omitempty"`
-	PutToken     *TokenSpec    `json:"putToken,omitempty"`
-	DeleteToken  *ByName       `json:"deleteToken,omitempty"`
-	PutModel     *ModelSpec    `json:"putModel,omitempty"`
-	DeleteModel  *ByName       `json:"deleteModel,omitempty"`
-	SubmitJob    *JobSpec      `json:"submitJob,omitempty"`
-	JobWant      *JobWant      `json:"jobWant,omitempty"`
-	NodeSeen     *nodes.Node   `json:"nodeSeen,omitempty"`
-	NodeLost     *NodeLost     `json:"nodeLost,omitempty"`
-	NodeMark     *NodeMark     `json:"nodeMark,omitempty"`
-	GPUMark      *GPUMark      `json:"gpuMark,omitempty"`
-	Reclaim      *Reclaim      `json:"reclaim,omitempty"`
-	ReplicaPhase *PhaseChange  `json:"replicaPhase,omitempty"`
-	ReplicaGone  *ReplicaGone  `json:"replicaGone,omitempty"`
-	JobPlace     *JobPlace     `json:"jobPlace,omitempty"`
-	JobStop      *Victim       `json:"jobStop,omitempty"`
-	JobCommit    *JobCommit    `json:"jobCommit,omitempty"`
-	JobPhase     *PhaseChange  `json:"jobPhase,omitempty"`
-	JobEnding    *JobEnding    `json:"jobEnding,omitempty"`
-	RankGone     *RankGone     `json:"rankGone,omitempty"`
-	HolderGone   *HolderGone   `json:"holderGone,omitempty"`
-	Manifest     *Manifest     `json:"manifest,omitempty"`
+	PutTenant    *TenantSpec  `json:"putTenant,omitempty"`
+	DeleteTenant *ByName      `json:"deleteTenant,omitempty"`
+	PutKey       *KeySpec     `json:"putKey,omitempty"`
+	DeleteKey    *ByName      `json:"deleteKey,omitempty"`
+	PutToken     *TokenSpec   `json:"putToken,omitempty"`
+	DeleteToken  *ByName      `json:"deleteToken,omitempty"`
+	PutModel     *ModelSpec   `json:"putModel,omitempty"`
+	DeleteModel  *ByName      `json:"deleteModel,omitempty"`
+	SubmitJob    *JobSpec     `json:"submitJob,omitempty"`
+	JobWant      *JobWant     `json:"jobWant,omitempty"`
+	NodeSeen     *nodes.Node  `json:"nodeSeen,omitempty"`
+	NodeLost     *NodeLost    `json:"nodeLost,omitempty"`
+	NodeMark     *NodeMark    `json:"nodeMark,omitempty"`
+	GPUMark      *GPUMark     `json:"gpuMark,omitempty"`
+	Reclaim      *Reclaim     `json:"reclaim,omitempty"`
+	ReplicaPhase *PhaseChange `json:"replicaPhase,omitempty"`
+	ReplicaGone  *ReplicaGone `json:"replicaGone,omitempty"`
+	JobPlace     *JobPlace    `json:"jobPlace,omitempty"`
+	JobStop      *Victim      `json:"jobStop,omitempty"`
+	JobCommit    *JobCommit   `json:"jobCommit,omitempty"`
+	JobPhase     *PhaseChange `json:"jobPhase,omitempty"`
+	JobEnding    *JobEnding   `json:"jobEnding,omitempty"`
+	RankGone     *RankGone    `json:"rankGone,omitempty"`
+	HolderGone   *HolderGone  `json:"holderGone,omitempty"`
+	Manifest     *Manifest    `json:"manifest,omitempty"`
 }
 
 // ByName names what is deleted.

@@ -182,7 +182,7 @@ type Job struct {
 
 	Generation   int64       `json:"generation"`
 	GenStartMs   int64       `json:"genStartMs,omitempty"`
-	FromStep     int64       `json:"fromStep"` // the step this generation goes on from
+	FromStep     int64       `json:"fromStep"`        // the step this generation goes on from
 	Ranks        []RankPlace `json:"ranks,omitempty"` // of the current generation
 	MasterAddr   string      `json:"masterAddr,omitempty"`
 	MasterPort   int         `json:"masterPort,omitempty"`
@@ -196,12 +196,12 @@ type Job struct {
 	Manifests []Manifest    `json:"manifests,omitempty"` // newest first, two at most
 	Ledger    []LedgerEntry `json:"ledger,omitempty"`
 	// Totals over all generations, folded ledger entries included.
-	LostSteps   int64 `json:"lostSteps"`
-	LostGPUMs   int64 `json:"lostGpuMs"`
-	TrainGPUMs  int64 `json:"trainGpuMs"`
-	UnsavedMs   int64 `json:"unsavedGpuMs"` // trained since the last manifest
+	LostSteps   int64   `json:"lostSteps"`
+	LostGPUMs   int64   `json:"lostGpuMs"`
+	TrainGPUMs  int64   `json:"trainGpuMs"`
+	UnsavedMs   int64   `json:"unsavedGpuMs"`       // trained since the last manifest
 	Restarts    []int64 `json:"restarts,omitempty"` // fleet times of crashes
-	BackoffToMs int64 `json:"backoffToMs,omitempty"`
+	BackoffToMs int64   `json:"backoffToMs,omitempty"`
 }
 
 // Current is the newest complete checkpoint, or nil.
