@@ -21,6 +21,10 @@ var (
 	ErrForbidden       = errors.New("not allowed")
 )
 
+// ErrUnavailable is wrapped by a Controller's errors that pass: no leader, no
+// quorum, a full log. The text goes to the client.
+var ErrUnavailable = errors.New("the controller takes no command now")
+
 // Error is the body of every refusal, under "error".
 type Error struct {
 	Status  int    `json:"-"`
@@ -88,6 +92,8 @@ func shape(err error) *Error {
 		return &Error{Status: http.StatusConflict, Code: "exists", Message: err.Error(), Remedy: "choose another name"}
 	case errors.Is(err, registry.ErrConflict), errors.Is(err, registry.ErrStale):
 		return &Error{Status: http.StatusConflict, Code: "conflict", Message: err.Error(), Remedy: "look at the object's state and try again"}
+	case errors.Is(err, ErrUnavailable):
+		return &Error{Status: http.StatusServiceUnavailable, Code: "unavailable", Message: err.Error(), Remedy: "try again, or call the leader"}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return &Error{Status: http.StatusServiceUnavailable, Code: "unavailable", Message: "the controller did not take the command in time",
 			Remedy: "try again; the same name has one effect"}

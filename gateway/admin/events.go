@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// defaultEvents are sent to who names no sequence number.
+const defaultEvents = 100
+
 var errBusy = &Error{Status: http.StatusServiceUnavailable, Code: "busy", Message: fmt.Sprintf("%d streams are open already", maxStreams), Remedy: "close some, or try again"}
 
 // enter takes a place for a stream; leave gives it back.
@@ -36,9 +39,12 @@ func (s *Server) getEvents(w http.ResponseWriter, r *http.Request, _ Actor) erro
 		return &Error{Status: http.StatusBadRequest, Code: "bad_request", Field: "since", Message: "is no sequence number", Remedy: "write the seq of the last event you have"}
 	}
 	follow := q.Get("follow") == "true"
-	if since < 0 {
-		_, newest := s.ctl.Events(1<<62, 0)
-		since = max(0, newest-min(limit, 100))
+	_, newest := s.ctl.Events(1<<62, 0)
+	switch {
+	case since < 0:
+		since = max(0, newest-min(limit, defaultEvents))
+	case since > newest:
+		since = 0 // a number of before the server's restart: all it has is new
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	events, next := s.ctl.Events(since, int(limit))

@@ -13,7 +13,8 @@ import (
 // Limits of a status document, so that its size is bounded on large fleets.
 const (
 	statusEvents    = 20
-	statusEndedJobs = 20 // the latest ones; all others are in GET /v1/jobs
+	statusLookBack  = 500 // events looked through for them
+	statusEndedJobs = 20  // the latest ones; all others are in GET /v1/jobs
 )
 
 // Status is the whole picture in one document: what `sluice top` and the
@@ -171,10 +172,18 @@ func (s *Server) Status() Status {
 	return out
 }
 
+// latestEvents are the last n decisions: checkpoints come so often that they
+// would push all else out, and are left to GET /v1/events.
 func (s *Server) latestEvents(n int) []Recorded {
 	_, newest := s.ctl.Events(1<<62, 0)
-	events, _ := s.ctl.Events(max(0, newest-int64(n)), n)
-	return nonNil(events)
+	events, _ := s.ctl.Events(max(0, newest-statusLookBack), statusLookBack)
+	out := make([]Recorded, 0, n)
+	for _, e := range events {
+		if e.Kind != "manifest" {
+			out = append(out, e)
+		}
+	}
+	return out[max(0, len(out)-n):]
 }
 
 func (v *snapshot) models() []ModelStatus {

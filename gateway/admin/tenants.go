@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -262,7 +263,7 @@ func (s *Server) createToken(w http.ResponseWriter, r *http.Request, who Actor) 
 	if err != nil {
 		return err
 	}
-	token, record, err := trust.CreateToken(ca, "", 0, 0)
+	token, record, err := newToken(ca)
 	if err != nil {
 		return err
 	}
@@ -272,6 +273,19 @@ func (s *Server) createToken(w http.ResponseWriter, r *http.Request, who Actor) 
 	}
 	writeJSON(w, http.StatusCreated, NewToken{TokenStatus: TokenStatus{ID: spec.ID, Role: req.Role}, Token: token.Reveal()})
 	return nil
+}
+
+// maxDraws of a token's id until one looks like no flag on a command line.
+const maxDraws = 100
+
+func newToken(ca [32]byte) (trust.Token, trust.TokenRecord, error) {
+	for range maxDraws {
+		token, record, err := trust.CreateToken(ca, "", 0, 0)
+		if err != nil || record.ID[0] != '-' {
+			return token, record, err
+		}
+	}
+	return trust.Token{}, trust.TokenRecord{}, errors.New("no usable token id was drawn")
 }
 
 func (s *Server) authority() ([32]byte, error) {
