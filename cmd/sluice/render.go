@@ -228,7 +228,7 @@ func objectiveText(m *admin.ModelStatus) (text, color string) {
 			continue
 		}
 		near = share
-		text = fmt.Sprintf("p%g %s %s of %s", a.Objective.Quantile*100, a.Objective.Metric, ago(int64(a.ObservedMs)), ago(int64(a.Objective.ThresholdMs)))
+		text = fmt.Sprintf("p%g %s %s of %s", a.Objective.Quantile*100, a.Objective.Metric, observed(a.ObservedMs), ago(int64(a.Objective.ThresholdMs)))
 		switch {
 		case !a.Met:
 			color = styleRed

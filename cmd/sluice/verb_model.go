@@ -51,12 +51,23 @@ func objectivesText(m *admin.ModelStatus) string {
 	var parts []string
 	for _, a := range m.Headroom.Objectives {
 		met := "ok"
-		if !a.Met {
+		switch {
+		case !a.Met:
 			met = "missed"
+		case a.ObservedMs == 0:
+			met = "unseen"
 		}
-		parts = append(parts, fmt.Sprintf("p%g %s %s/%s %s", a.Objective.Quantile*100, a.Objective.Metric, ago(int64(a.ObservedMs)), ago(int64(a.Objective.ThresholdMs)), met))
+		parts = append(parts, fmt.Sprintf("p%g %s %s/%s %s", a.Objective.Quantile*100, a.Objective.Metric, observed(a.ObservedMs), ago(int64(a.Objective.ThresholdMs)), met))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// observed shows a latency; 0 is none seen.
+func observed(ms float64) string {
+	if ms == 0 {
+		return "-"
+	}
+	return ago(int64(ms))
 }
 
 func newModelDescribeCmd() *cobra.Command {
