@@ -208,13 +208,13 @@ func TestVerifyBearer(t *testing.T) {
 func TestSecretsDoNotShow(t *testing.T) {
 	a := authority(t)
 	tok, rec, _ := CreateToken(a.CAHash(), "n", 0, 0)
-	w := Welcome{Label: "l", GossipKey: a.GossipKey()}
+	w := Welcome{Label: "l", GossipKey: a.GossipKey(), AgentKey: a.AgentKey()}
 	var out bytes.Buffer
 	for _, h := range []slog.Handler{slog.NewJSONHandler(&out, nil), slog.NewTextHandler(&out, nil)} {
 		slog.New(h).Info("x", "token", tok, "in", struct{ T Token }{tok}, "record", rec, "welcome", w)
 	}
 	fmt.Fprintf(&out, "%v %+v %#v %s %q %x %v %+v", tok, tok, tok, tok, tok, tok, struct{ T Token }{tok}, []any{&tok, w})
-	for _, secret := range []string{tok.secret, fmt.Sprintf("%x", tok.secret), fmt.Sprint(a.GossipKey()), fmt.Sprintf("%x", a.GossipKey())} {
+	for _, secret := range []string{a.AgentKey(), fmt.Sprintf("%x", a.AgentKey()), tok.secret, fmt.Sprintf("%x", tok.secret), fmt.Sprint(a.GossipKey()), fmt.Sprintf("%x", a.GossipKey())} {
 		if strings.Contains(out.String(), secret) {
 			t.Errorf("a secret shows in\n%s", out.String())
 		}
