@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"sluice/nodes"
 	"sluice/nodes/agent/cgroup"
 	"sluice/nodes/agent/hold"
@@ -62,6 +64,9 @@ func checkSpec(ord nodes.Order) error {
 	if r := s.Rank; r != nil {
 		if r.WorldSize < 1 || r.Rank < 0 || r.Rank >= r.WorldSize {
 			return bad(fmt.Sprintf("rank %d of %d", r.Rank, r.WorldSize))
+		}
+		if r.StopSignal != "" && unix.SignalNum(r.StopSignal) == 0 {
+			return bad(fmt.Sprintf("stopSignal %q must be a signal's name, such as SIGTERM or SIGUSR1", r.StopSignal))
 		}
 		if r.CheckpointDir != "" && !filepath.IsAbs(r.CheckpointDir) {
 			return bad("checkpointDir must be absolute")

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -41,6 +42,7 @@ func (o *owner) serve(ctx context.Context, ln net.Listener) {
 	srv := &http.Server{
 		Handler: l.handler(), ReadHeaderTimeout: readHeaderMs * time.Millisecond, IdleTimeout: idleMs * time.Millisecond,
 		BaseContext: func(net.Listener) context.Context { return ctx }, TLSConfig: o.cfg.TLS,
+		ErrorLog: slog.NewLogLogger(o.cfg.Log.Handler(), slog.LevelWarn),
 	}
 	o.workers.Go(func() {
 		<-ctx.Done()

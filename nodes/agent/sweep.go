@@ -16,6 +16,9 @@ import (
 // sweepWaitMs bounds the wait for unknown processes to end at the start.
 const sweepWaitMs = 5000
 
+// shimWaitMs is how long a shim that was perhaps just forked is waited for.
+const shimWaitMs = 300
+
 func digest8(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:4])
@@ -78,7 +81,7 @@ func resuming(h *holder) bool {
 // takeBack finds the shim of a started holder. The shim's lock says whether it
 // lives; nothing is sent to it.
 func (o *owner) takeBack(h *holder) {
-	if !hold.Locked(h.dir) {
+	if !o.shimLives(h.dir) {
 		o.onExit(h, lastWord(h.dir))
 		return
 	}
@@ -113,6 +116,21 @@ func (o *owner) takeBack(h *holder) {
 	o.onLaunched(h, l)
 	o.cfg.Log.Info("holder taken back", "id", spec.ID, "state", h.state, "pid", l.child.PID)
 	o.workers.Go(func() { o.follow(h, l) })
+}
+
+// shimLives says whether a shim has the directory. One that was forked just
+// before the last agent ended may not have taken its lock yet: it gets a moment.
+func (o *owner) shimLives(dir string) bool {
+	for waited := 0; ; waited += childPollMs {
+		if hold.Locked(dir) {
+			return true
+		}
+		_, ran := os.Stat(filepath.Join(dir, hold.ShimFile))
+		_, written := os.Stat(filepath.Join(dir, hold.RunFile))
+		if ran == nil || written != nil || waited >= shimWaitMs || !wait(o.ctx, childPollMs) {
+			return false
+		}
+	}
 }
 
 // endUnknown kills every process that carries our mark and belongs to no holder
