@@ -26,6 +26,8 @@ type floor struct {
 
 	replicas []*registry.Replica // by id
 	usable   int                 // GPUs that may be given to somebody
+
+	largestIsland int
 }
 
 // span is a run of GPUs: a node's, or an island's.
@@ -159,7 +161,7 @@ func (f *floor) layOut(st *registry.State) {
 	facts := slices.SortedFunc(maps.Values(st.Nodes), func(a, b *registry.Node) int {
 		return cmp.Or(cmp.Compare(a.Block, b.Block), cmp.Compare(a.Rack, b.Rack), cmp.Compare(a.ID, b.ID))
 	})
-	f.nodes, f.gpus, f.islands = f.nodes[:0], f.gpus[:0], f.islands[:0]
+	f.nodes, f.gpus, f.islands, f.largestIsland = f.nodes[:0], f.gpus[:0], f.islands[:0], 0
 	f.byUUID = make(map[string]int32, len(st.GPUs))
 	if f.jobIndex == nil {
 		f.jobIndex, f.tenants = map[string]int32{}, map[string]*floorTenant{}
@@ -192,6 +194,7 @@ func (f *floor) layOutNode(n *registry.Node, rack, block int32) {
 		f.byUUID[order[i].UUID] = int32(len(f.gpus))
 		f.gpus = append(f.gpus, floorGPU{uuid: order[i].UUID, node: at, island: island, memory: order[i].MemoryBytes})
 		f.islands[island].hi = int32(len(f.gpus))
+		f.largestIsland = max(f.largestIsland, int(f.islands[island].hi-f.islands[island].lo))
 	}
 	node.gpus.hi, node.islands.hi = int32(len(f.gpus)), int32(len(f.islands))
 	f.nodes = append(f.nodes, node)

@@ -85,18 +85,55 @@ func (ps *pass) convertYielded() {
 		}
 		next := ps.elsewhere(j, int32(i), most)
 		rung := registry.RungShrink
-		if len(next) == len(j.gpus) {
-			rung = registry.RungMove
-		}
-		if next == nil {
-			continue
-		}
-		ps.spendReturn(j.memo, priceMs, len(next))
 		why := fmt.Sprintf("waited %d ms for its GPUs; goes on with %d ranks", ps.nowMs-j.job.SinceMs, len(next)/j.size)
+		switch {
+		case len(next) == len(j.gpus):
+			rung = registry.RungMove
+		case next == nil:
+			other := ps.couldUse(j)
+			if other == "" {
+				continue
+			}
+			rung = registry.RungPause
+			why = fmt.Sprintf("waited %d ms for its GPUs; %s can use those that are idle", ps.nowMs-j.job.SinceMs, other)
+		}
+		ps.spendReturn(j.memo, priceMs, max(len(next), 1))
 		ps.act(Action{Kind: "convert", Object: j.name, Rung: rung, GPUs: len(next), PriceGPUMs: priceMs * int64(len(next)), Reason: why})
 		ps.stopJob(j, rung, next, "", why)
 		ps.placer.take(next)
 	}
+}
+
+// couldUse names a waiting gang that the idle GPUs of a yielded one, with what
+// is free, would let start.
+func (ps *pass) couldUse(j *floorJob) string {
+	idle := 0
+	for _, i := range j.gpus {
+		if ps.f.gpus[i].free() {
+			idle++
+		}
+	}
+	if idle == 0 {
+		return ""
+	}
+	for i := range ps.f.jobs {
+		o := &ps.f.jobs[i]
+		if o != j && ps.waits(o) && o.cause == CauseShortage && smallestWorld(&o.job.Spec)*o.size <= idle+ps.looseGPUs() {
+			return o.name
+		}
+	}
+	return ""
+}
+
+// looseGPUs counts free GPUs that no yielded gang waits for.
+func (ps *pass) looseGPUs() int {
+	n := 0
+	for _, i := range ps.placer.free {
+		if g := &ps.f.gpus[i]; g.free() && g.lent < 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // growOne lets one elastic gang take free GPUs, if the restart pays: what it

@@ -42,6 +42,7 @@ type modelMemo struct {
 	// sinceMs[k] is since when fewer than k+1 replicas were needed; 0 when they are.
 	sinceMs        []int64
 	rolloutSinceMs int64
+	missingSinceMs int64
 	start, wake    learned
 	burst          learned
 	replicas       map[string]replicaMemo
@@ -56,6 +57,7 @@ type replicaMemo struct {
 // jobMemo is what the planner remembers of a job.
 type jobMemo struct {
 	phase     registry.JobPhase
+	begun     int64 // the generation whose start was measured
 	sinceMs   int64
 	decidedMs int64 // of the stop in progress
 	rung      registry.Rung
@@ -87,6 +89,9 @@ func (p *Planner) learn(v *View, nowMs int64) {
 		if m == nil {
 			m = &jobMemo{phase: j.job.Phase, sinceMs: j.job.SinceMs, creditAt: nowMs,
 				creditMs: float64(p.cfg.SwitchBurst * p.cfg.RestartMs)}
+			if m.begun = j.job.Generation; j.job.Phase == registry.JobPreparing || j.job.Phase == registry.JobStarting {
+				m.begun-- // its start is still to be seen
+			}
 			p.jobs[j.name] = m
 		}
 		j.memo = m
@@ -118,7 +123,8 @@ func (p *Planner) learnJob(m *jobMemo, j *registry.Job) {
 	case j.Phase == registry.JobRunning && m.phase == registry.JobResuming:
 		m.resume.note(tookMs, p.cfg.ResumeMs)
 		p.fleet.resume.note(tookMs, p.cfg.ResumeMs)
-	case j.Phase == registry.JobRunning && j.GenStartMs > 0:
+	case j.Phase == registry.JobRunning && j.Generation != m.begun:
+		m.begun = j.Generation
 		m.restart.note(j.SinceMs-j.GenStartMs, p.cfg.RestartMs)
 		p.fleet.restart.note(j.SinceMs-j.GenStartMs, p.cfg.RestartMs)
 		m.growing = false

@@ -82,6 +82,7 @@ type pass struct {
 	newID  int // replicas named in this plan
 	needs  []*need
 	census census
+	heads  []int32         // the first waiting gang of each tenant
 	moved  map[string]bool // replicas that this plan has a command for
 }
 

@@ -31,6 +31,11 @@ type offer struct {
 // speak the protocol also loses what it trained since its last checkpoint.
 func (ps *pass) ladder(j *floorJob, burstMs int64) (offer, bool) {
 	w, n := float64(len(j.gpus)), float64(j.needN)
+	if j.job.Phase != registry.JobRunning {
+		// It has not made a step: its generation ends, and nothing but the start is lost.
+		lost := float64(ps.nowMs - j.job.GenStartMs + ps.restartMs(j.memo))
+		return offer{rung: registry.RungPause, readyMs: ps.stopMs(j.memo), cost: w * lost * ps.fairFactor(j)}, true
+	}
 	restart, stop := float64(ps.restartMs(j.memo)), float64(ps.stopMs(j.memo))
 	burst := float64(burstMs)
 	fair := ps.fairFactor(j)

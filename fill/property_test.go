@@ -216,7 +216,7 @@ func TestMoreHeadroomNeverFewerFillGPUs(t *testing.T) {
 				w.addJob(registry.JobSpec{Name: fmt.Sprintf("j%d", i), MinWorld: 1, MaxWorld: 16, Protocol: "v1"})
 			}
 			w.need("chat", need)
-			w.run(400_000, 2000)
+			w.run(400_000, 8000)
 			held := 0
 			for _, j := range w.st.Jobs {
 				held += len(j.Ranks)
@@ -336,4 +336,27 @@ func (c *chooser) brute(left int, from int32) (best key, found bool) {
 		}
 	}
 	return best, found
+}
+
+// TestFloorComesToRest: with a steady need the plans end; nothing goes round in
+// circles.
+func TestFloorComesToRest(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		d := draw(rt)
+		w := d.build(rapidTB{t, rt}, func(i int) string { return fmt.Sprintf("n%d", i) })
+		for range rapid.IntRange(1, 3).Draw(rt, "changes") {
+			for _, m := range d.models {
+				w.need(m.Name, rapid.IntRange(0, 5).Draw(rt, "need"))
+			}
+			w.run(20_000, 1000)
+		}
+		w.run(3_000_000, 40_000)
+		for range 40 {
+			w.nowMs += 30_000
+			if p := w.step(); len(p.Commands) > 0 {
+				rt.Fatalf("still planning after %d s:\n%s%s%s", w.nowMs/1000, p.words(), p.waitingWords(), w.holders())
+			}
+			w.settle()
+		}
+	})
 }

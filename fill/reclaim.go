@@ -19,6 +19,7 @@ func (ps *pass) takes() {
 	})
 	for _, n := range order {
 		if n.missing <= 0 {
+			n.memo.missingSinceMs = 0
 			continue
 		}
 		if n.model.RetryAtMs > ps.nowMs && len(n.asleep) == 0 {
@@ -47,11 +48,16 @@ func (ps *pass) keepFor(n *need) {
 	if n.model.RetryAtMs-ps.nowMs > ps.cfg.MinWorthMs {
 		return
 	}
-	left := n.missing * n.size
-	for i := range ps.f.gpus {
-		if g := &ps.f.gpus[i]; left > 0 && g.free() && !g.held && g.fits(n.model.Spec.ActiveBytes, g.residentBytes, g.residents) {
-			g.held = true
-			left--
+	left := (n.missing - n.placed) * n.size
+	for _, s := range ps.f.islands {
+		if int(s.hi-s.lo) < n.size && n.size <= ps.f.largestIsland {
+			continue // a replica will not come here
+		}
+		for i := s.lo; i < s.hi && left > 0; i++ {
+			if g := &ps.f.gpus[i]; g.free() && !g.held && g.fits(n.model.Spec.ActiveBytes, g.residentBytes, g.residents) {
+				g.held = true
+				left--
+			}
 		}
 	}
 }
@@ -76,9 +82,17 @@ func (ps *pass) reclaim(n *need) {
 	if n.placed > 0 {
 		c.emit()
 	}
-	if n.placed < n.missing && n.cause == "" {
-		n.cause, n.text = ps.whyMissing(n)
+	if n.placed == n.missing {
+		n.memo.missingSinceMs = 0
+		return
 	}
+	if n.memo.missingSinceMs == 0 {
+		n.memo.missingSinceMs = ps.nowMs
+	}
+	if ps.nowMs-n.memo.missingSinceMs <= ps.cfg.MinWorthMs {
+		ps.keepFor(n) // who is on the way out may complete a place
+	}
+	n.cause, n.text = ps.whyMissing(n)
 }
 
 // fill chooses greedily until count replicas are placed or none can be.
@@ -108,9 +122,7 @@ func (c *chooser) total() key {
 		j := &c.ps.f.jobs[at]
 		k.cost += j.offer.cost
 		k.priority = max(k.priority, j.priority)
-		if j.tenant.held-j.needN < j.tenant.guarantee {
-			k.tier = 1
-		}
+		k.tier = max(k.tier, j.tier(j.offer))
 	}
 	return k
 }
@@ -250,9 +262,18 @@ func (c *chooser) emit() {
 		}
 	}
 	for _, at := range c.victimJobs() {
+		begun := ps.f.jobs[at].job.Phase == registry.JobRunning
 		v := c.victim(at, cmd.Takes)
 		waitMs = max(waitMs, v.TimeoutMs)
-		cmd.Victims = append(cmd.Victims, v)
+		if begun {
+			cmd.Victims = append(cmd.Victims, v)
+			continue
+		}
+		// A gang that has not started cannot be asked to stop: its generation
+		// ends by a command of its own, just before the reclaim that claims its GPUs.
+		j := ps.f.jobs[at].job
+		ps.emit(registry.Command{JobEnding: &registry.JobEnding{Job: v.Job, Seq: v.Seq, After: registry.JobPaused, Rung: v.Rung,
+			LastDone: j.FromStep, Clean: true, TimeoutMs: releaseTimeoutMs, Reason: v.Reason}}, v.Reason)
 	}
 	if waitMs == 0 {
 		waitMs = ps.cfg.StopTimeoutMs
@@ -390,6 +411,8 @@ func (ps *pass) whyMissing(n *need) (Cause, string) {
 	switch {
 	case largest < n.size:
 		return CauseTopology, fmt.Sprintf("a replica needs %d GPUs of one node; the largest node has %d", n.size, largest)
+	case ps.f.usable < n.size:
+		return CauseHealth, fmt.Sprintf("%d replicas missing: only %d GPUs take anything new; the rest are lost, fenced, cordoned or draining", short, ps.f.usable)
 	case free >= n.size:
 		return CauseFragmentation, fmt.Sprintf("%d replicas missing: %d GPUs are free, but no %d of one node with enough memory", short, free, n.size)
 	case sick >= n.size:

@@ -233,7 +233,7 @@ func (ps *pass) unblocks(r *registry.Replica) int {
 		}
 		busy := 0
 		for _, other := range ps.f.jobs[g.lent].gpus {
-			if o := &ps.f.gpus[other]; o.fact.Active != r.ID && (o.active || o.reserved != "") {
+			if o := &ps.f.gpus[other]; o.fact.Active != r.ID && (o.active && !o.leaving || o.reserved != "") {
 				busy++
 			}
 		}

@@ -137,29 +137,36 @@ func (ps *pass) minus(all, kept []int32) []int32 {
 // share from those far above. Equal ones never stop each other: after giving,
 // the giver must still be better off, so no two can take in turns.
 func (ps *pass) giveGuarantees() {
+	served := map[*floorTenant]bool{}
 	for i := range ps.f.jobs {
-		j := &ps.f.jobs[i]
-		if !ps.waits(j) || j.memo.promise != nil || j.cause == CauseBackoff || j.cause == CauseQuota || j.cause == CauseTopology || j.cause == CauseHealth {
-			continue
-		}
-		want := smallestWorld(&j.job.Spec) * j.size
-		if want == 0 || ps.outranked(j) {
-			continue
-		}
-		ps.giveTo(j, int32(i), want)
-	}
-}
-
-// outranked tells whether another waiting job of the tenant comes first.
-func (ps *pass) outranked(j *floorJob) bool {
-	for i := range ps.f.jobs {
-		o := &ps.f.jobs[i]
-		if o.tenant == j.tenant && o != j && (o.memo.promise != nil || ps.waits(o) &&
-			cmp.Or(cmp.Compare(o.job.Spec.Priority, j.job.Spec.Priority), cmp.Compare(j.job.SubmittedMs, o.job.SubmittedMs), cmp.Compare(j.name, o.name)) > 0) {
-			return true
+		if j := &ps.f.jobs[i]; j.memo.promise != nil {
+			served[j.tenant] = true // one at a time
 		}
 	}
-	return false
+	for t, q := range ps.queues() {
+		if len(q) > 0 && !served[t] {
+			ps.heads = append(ps.heads, q[0])
+		}
+	}
+	slices.SortFunc(ps.heads, func(a, b int32) int {
+		x, y := ps.f.jobs[a].tenant, ps.f.jobs[b].tenant
+		switch {
+		case x.before(y):
+			return -1
+		case y.before(x):
+			return 1
+		}
+		return 0
+	})
+	for _, at := range ps.heads {
+		j := &ps.f.jobs[at]
+		least := smallestWorld(&j.job.Spec)
+		if least == 0 || (j.cause != CauseShortage && j.cause != CauseFragmentation) {
+			continue
+		}
+		// Within its guarantee a gang gets the size it asks for; beyond it, a start.
+		ps.giveTo(j, at, max(least, legalWorld(&j.job.Spec, (j.tenant.guarantee-j.tenant.held)/j.size))*j.size)
+	}
 }
 
 // mayAsk is how many GPUs a gang's tenant may lose to j's tenant.

@@ -189,7 +189,11 @@ func (c *chooser) wake(r *registry.Replica, freeOnly bool) (option, bool) {
 // mayTake tells whether a gang may be asked to give way.
 func (c *chooser) mayTake(job int32) bool {
 	j := &c.ps.f.jobs[job]
-	return !c.banned[job] && !j.touched && (j.job.Phase == registry.JobRunning)
+	switch j.job.Phase {
+	case registry.JobRunning, registry.JobPreparing, registry.JobStarting:
+		return !c.banned[job] && !j.touched && len(j.gpus) > 0
+	}
+	return false
 }
 
 // fits tells whether the replica's memory fits on g.
@@ -242,9 +246,7 @@ func (c *chooser) price(gpus []int32, readyMs, beginMs int64) key {
 		k.cost += o.cost
 		if j.offer.rung == "" { // not a victim yet
 			k.priority = max(k.priority, j.priority)
-			if j.tenant.held-j.needN < j.tenant.guarantee {
-				k.tier = 1
-			}
+			k.tier = max(k.tier, j.tier(o))
 		} else {
 			k.cost -= j.offer.cost
 		}
@@ -256,6 +258,14 @@ func (c *chooser) price(gpus []int32, readyMs, beginMs int64) key {
 		k.cost += float64(readyMs) * float64(len(gpus))
 	}
 	return k
+}
+
+// tier is 1 when an offer takes the gang's tenant below its guarantee.
+func (j *floorJob) tier(o offer) int {
+	if j.tenant.held-(len(j.gpus)-o.world*j.size) < j.tenant.guarantee {
+		return 1
+	}
+	return 0
 }
 
 func (c *chooser) mark(gpus []int32) {
