@@ -17,8 +17,8 @@ func typical(maxBatch int) Service {
 
 // The formulas against the simulated engine: at 85 % of the capacity the objective holds, at 135 % it breaks.
 func TestCapacityAgainstSimulatedEngine(t *testing.T) {
-	if testing.Short() {
-		t.Skip("simulates some hours")
+	if testing.Short() || raceEnabled {
+		t.Skip("simulates some hours, with one goroutine")
 	}
 	const seed = 3
 	for _, maxBatch := range []int{16, 64} {

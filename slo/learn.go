@@ -16,8 +16,9 @@ const (
 	minSamples    = 5    // before anything is said
 	unknownBatch  = 256  // slots of a replica whose limit is not known
 	batchBuckets  = 12   // batches by power of two: up to 2^11
-	// maxStretch: a step of a full batch takes at most that much longer than one of a single sequence. What engines
-	// were measured at stays below it (70B on H100: 1.5 at 64); more is a burst of prompts taken for slow decode.
+	staleSamples  = 1024 // a bucket not seen for so many samples weighs half
+	// maxStretch: a step of a full batch takes at most that much longer than one of a single sequence. Measured
+	// engines stay below it (Llama 2 70B on four H100: 1.8 at 64, table of splitwise-sim); more is a burst of prompts taken for slow decode.
 	maxStretch = 4
 	// settle: the squared spread of x (relative to its mean) needed before a slope is believed.
 	settle = 0.01
@@ -27,11 +28,13 @@ const (
 type bucket struct {
 	x, y [ringSize]float64
 	n    int // pairs ever, the ring holds the last ringSize
+	at   int // sample number of the last one
 }
 
-func (b *bucket) add(x, y float64) {
+func (b *bucket) add(x, y float64, at int) {
 	b.x[b.n%ringSize], b.y[b.n%ringSize] = x, y
 	b.n++
+	b.at = at
 }
 
 // low returns the mean x and the low quantile of y.
@@ -45,13 +48,13 @@ func (b *bucket) low() (x, y, weight float64) {
 	return x / float64(n), sorted[int(lowQuantile*float64(n))], float64(n)
 }
 
-// lowLine draws a line through the buckets that hold enough.
-func lowLine(buckets []bucket, enough int) (a, b float64, ok bool) {
+// lowLine draws a line through the buckets that hold enough, those seen lately first; now is the sample number.
+func lowLine(buckets []bucket, enough, now int) (a, b float64, ok bool) {
 	var through line
 	for i := range buckets {
 		if buckets[i].n >= enough {
 			x, y, w := buckets[i].low()
-			through.weigh(w, x, y)
+			through.weigh(w*math.Exp2(-float64(now-buckets[i].at)/staleSamples), x, y)
 		}
 	}
 	a, b = through.fit()
@@ -118,7 +121,7 @@ func (l *learner) finished(s *Sample, perReplica, load float64) {
 	}
 	if itlMs > 0 {
 		batch := max(1, perReplica)
-		l.batches[min(batchBuckets-1, bits.Len(uint(batch))-1)].add(batch, itlMs*(1-min(load, 0.9)))
+		l.batches[min(batchBuckets-1, bits.Len(uint(batch))-1)].add(batch, itlMs*(1-min(load, 0.9)), l.samples)
 	}
 	if prefillMs > 0 {
 		l.prefill(float64(s.InputTokens), prefillMs, load)
@@ -130,7 +133,7 @@ func (l *learner) prefill(tokens, ms, load float64) {
 	if load > calmLoad && b.n >= minSamples && ms > l.base+l.slope*tokens {
 		return
 	}
-	b.add(tokens, ms)
+	b.add(tokens, ms, l.samples)
 	l.fresh = true
 }
 
@@ -140,41 +143,32 @@ func (l *learner) refit() {
 		return
 	}
 	l.fresh = false
-	if base, slope, ok := lowLine(l.prompts[:], min(minSamples, l.samples)); ok {
+	if base, slope, ok := lowLine(l.prompts[:], min(minSamples, l.samples), l.samples); ok {
 		l.base, l.slope = base, slope
 	}
 }
 
-// decode returns the line of decode steps, its slope within maxStretch.
+// decode returns the line of decode steps. A slope beyond maxStretch is no decode: it is prompts that went first, which
+// only ever add time, so then the steepest line under all buckets is taken.
 func (l *learner) decode(maxBatch int) (base, slope float64) {
-	base, slope, _ = lowLine(l.batches[:], min(minSamples, l.samples))
+	enough := min(minSamples, l.samples)
+	base, slope, ok := lowLine(l.batches[:], enough, l.samples)
 	full := float64(maxBatch)
 	if maxBatch <= 0 {
 		full = unknownBatch
 	}
-	if steepest := (maxStretch - 1) / full; slope > steepest*base {
-		// The same mean, less steep.
-		at, ms := l.meanBatch(base, slope)
-		base = ms / (1 + steepest*at)
-		slope = steepest * base
+	steepest := (maxStretch - 1) / full
+	if !ok || slope <= steepest*base {
+		return base, slope
 	}
-	return base, slope
-}
-
-// meanBatch is the mean batch seen, and the line's value there.
-func (l *learner) meanBatch(base, slope float64) (batch, ms float64) {
-	n := 0.0
+	base = math.Inf(1)
 	for i := range l.batches {
-		if l.batches[i].n > 0 {
-			x, _, w := l.batches[i].low()
-			batch += w * x
-			n += w
+		if l.batches[i].n >= enough {
+			x, y, _ := l.batches[i].low()
+			base = min(base, y/(1+steepest*x))
 		}
 	}
-	if n > 0 {
-		batch /= n
-	}
-	return batch, base + slope*batch
+	return base, steepest * base
 }
 
 // service returns the estimate; not Known before minSamples. finishedPerReplicaRps bounds it: a replica that was seen

@@ -231,6 +231,9 @@ func TestTrackerRefuses(t *testing.T) {
 }
 
 func TestForecastCovers(t *testing.T) {
+	if raceEnabled {
+		t.Skip("12,000 forecasts, with one goroutine")
+	}
 	const seed = 8
 	for _, horizonMs := range []int64{3000, 20_000} {
 		f, err := NewForecast(Default())

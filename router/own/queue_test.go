@@ -289,7 +289,11 @@ func TestGoneLeavesTheQueue(t *testing.T) {
 
 // Random clients, tables and results: every request ends, in-flight is never above the limit, nothing is left.
 func TestCase_RT_07_ChurnEndsEveryRequest(t *testing.T) {
-	for seed := range uint64(20) {
+	seeds := uint64(20)
+	if raceEnabled {
+		seeds = 5
+	}
+	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) { churn(t, seed) })
 	}
 }
