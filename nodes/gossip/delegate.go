@@ -49,13 +49,24 @@ func (g *Gossip) MergeRemoteState([]byte, bool) {}
 
 // NotifyJoin and its siblings are called by memberlist under its lock: they
 // must not wait and must not call it.
-func (g *Gossip) NotifyJoin(n *memberlist.Node) { g.backlog.put(Event{Join, member(n)}) }
+func (g *Gossip) NotifyJoin(n *memberlist.Node) { g.note(Join, member(n)) }
 
 // NotifyLeave; see NotifyJoin.
-func (g *Gossip) NotifyLeave(n *memberlist.Node) { g.backlog.put(Event{Leave, member(n)}) }
+func (g *Gossip) NotifyLeave(n *memberlist.Node) { g.note(Leave, member(n)) }
 
 // NotifyUpdate; see NotifyJoin.
-func (g *Gossip) NotifyUpdate(n *memberlist.Node) { g.backlog.put(Event{Update, member(n)}) }
+func (g *Gossip) NotifyUpdate(n *memberlist.Node) { g.note(Update, member(n)) }
+
+func (g *Gossip) note(kind Kind, m Member) {
+	g.mu.Lock()
+	if kind == Leave {
+		delete(g.members, m.ID)
+	} else {
+		g.members[m.ID] = m
+	}
+	g.mu.Unlock()
+	g.backlog.put(Event{kind, m})
+}
 
 // NotifyConflict: other speaks under the name of existing.
 func (g *Gossip) NotifyConflict(existing, other *memberlist.Node) {

@@ -46,9 +46,15 @@ type Gossip struct {
 	backlog *backlog
 	stats   counters
 	said    *throttle
+	self    string        // this node's own address; set by Start
 	stop    chan struct{} // closed once, ends both goroutines
 	done    sync.WaitGroup
 	once    sync.Once
+
+	// memberlist hands out pointers to nodes that it goes on writing, so what
+	// lives is copied in its callbacks, which it makes under its lock.
+	mu      sync.Mutex
+	members map[string]Member // guarded by mu; by ID
 }
 
 // Start begins to listen and to join the seeds; it does not wait for any of
@@ -64,7 +70,7 @@ func Start(cfg Config, log *slog.Logger) (*Gossip, error) {
 	cfg.Seeds = slices.Clone(cfg.Seeds)
 	g := &Gossip{
 		cfg: cfg, log: log, events: make(chan Event), backlog: newBacklog(),
-		stop: make(chan struct{}), said: newThrottle(conflictLogEvery),
+		members: map[string]Member{}, stop: make(chan struct{}), said: newThrottle(conflictLogEvery),
 	}
 	if g.cfg.Pace == (Pace{}) {
 		g.cfg.Pace = LAN()
@@ -91,6 +97,9 @@ func Start(cfg Config, log *slog.Logger) (*Gossip, error) {
 	if g.list, err = memberlist.Create(conf); err != nil {
 		return nil, fmt.Errorf("gossip: listening on %s port %d: %w: choose another port, or stop the other node", cfg.Bind, cfg.Port, err)
 	}
+	g.mu.Lock()
+	g.self = g.members[cfg.NodeID].Addr
+	g.mu.Unlock()
 	g.done.Add(2)
 	go func() { defer g.done.Done(); g.backlog.deliver(g.events, g.stop) }()
 	go func() { defer g.done.Done(); g.rejoin() }()
@@ -98,16 +107,17 @@ func Start(cfg Config, log *slog.Logger) (*Gossip, error) {
 }
 
 // Addr is this node's own gossip address as others use it.
-func (g *Gossip) Addr() string { return address(g.list.LocalNode()) }
+func (g *Gossip) Addr() string { return g.self }
 
 // Members are the nodes that live now to this node's knowledge, this one
 // included, sorted by ID. The slice is the caller's.
 func (g *Gossip) Members() []Member {
-	nodes := g.list.Members()
-	out := make([]Member, len(nodes))
-	for i, n := range nodes {
-		out[i] = member(n)
+	g.mu.Lock()
+	out := make([]Member, 0, len(g.members))
+	for _, m := range g.members {
+		out = append(out, m)
 	}
+	g.mu.Unlock()
 	slices.SortFunc(out, func(a, b Member) int { return strings.Compare(a.ID, b.ID) })
 	return out
 }
@@ -209,14 +219,13 @@ func (g *Gossip) rejoin() {
 // and one that is.
 func (g *Gossip) round() []string {
 	present := map[string]bool{}
-	for _, n := range g.list.Members() {
-		present[address(n)] = true
+	for _, m := range g.Members() {
+		present[m.Addr] = true
 	}
-	self := g.Addr()
 	var absent, there []string
 	for _, i := range rand.Perm(len(g.cfg.Seeds)) {
 		switch s := g.cfg.Seeds[i]; {
-		case s == self:
+		case s == g.self:
 		case present[s]:
 			there = append(there, s)
 		default:
