@@ -21,7 +21,7 @@ func TestHolderLife(t *testing.T) {
 	s := newSite(t, 2)
 	s.start()
 	spec := s.job("a", []string{"G0"}, "sleeper")
-	port := s.begin(nodes.OrderPrepare, spec).Port
+	port := s.must(nodes.Order{ID: "a:prepare:1", Kind: nodes.OrderPrepare, Holder: "a", Generation: 1, Spec: spec}).Port
 	if port < 21000 || port > 30999 {
 		t.Fatalf("master port %d", port)
 	}
@@ -53,8 +53,23 @@ func TestHolderLife(t *testing.T) {
 		t.Errorf("states %s, want %s", got, want)
 	}
 	s.mu.Unlock()
-	s.do(nodes.OrderForget, spec)
+	forget := nodes.Order{ID: "a:forget:1", Kind: nodes.OrderForget, Holder: "a", Generation: 1}
+	s.must(forget)
 	eventually(t, "directory goes", func() bool { return !exists(filepath.Join(s.args.Data, "holders", "a")) })
+	// A later holder of the same name, with orders of the same ids.
+	again := s.must(nodes.Order{ID: "a:prepare:1", Kind: nodes.OrderPrepare, Holder: "a", Generation: 1, Spec: spec})
+	s.await("a", nodes.StatePrepared)
+	if again.Port == port {
+		t.Errorf("the second got the port of the first")
+	}
+	s.begin(nodes.OrderStart, spec)
+	s.await("a", nodes.StateRunning)
+	s.do(nodes.OrderKill, spec)
+	s.await("a", nodes.StateGone)
+	s.must(forget)
+	if exists(filepath.Join(s.args.Data, "holders", "a")) {
+		t.Error("the second was not forgotten")
+	}
 }
 
 // Terms and ids: an older term is refused, a known id gets its earlier answer

@@ -28,6 +28,19 @@ func (a *answerLog) get(id string) (nodes.Answer, bool) {
 	return ans, ok
 }
 
+// forget drops the answers about a holder.
+func (a *answerLog) forget(holder string) {
+	kept := a.order[:0]
+	for _, id := range a.order {
+		if a.byID[id].Holder == holder {
+			delete(a.byID, id)
+		} else {
+			kept = append(kept, id)
+		}
+	}
+	a.order = kept
+}
+
 // all returns the answers, oldest first.
 func (a *answerLog) all() []nodes.Answer {
 	out := make([]nodes.Answer, len(a.order))

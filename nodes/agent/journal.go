@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"sluice/nodes"
 	"sluice/nodes/agent/hold"
@@ -78,6 +79,7 @@ func (p *past) apply(e entry) {
 	case e.Forget != "":
 		delete(p.holders, e.Forget)
 		delete(p.notes, e.Forget)
+		p.answers = slices.DeleteFunc(p.answers, func(a nodes.Answer) bool { return a.Holder == e.Forget })
 	case e.Answer != nil:
 		p.answers = append(p.answers, *e.Answer)
 	case e.Note != nil:

@@ -54,8 +54,12 @@ func (o *owner) answer(ord nodes.Order, err error) {
 		// The states that follow from the order come before its answer.
 		o.tell(h, o.cfg.NowMs())
 	}
-	o.answers.put(ans)
-	o.write(entry{Answer: &ans}, false)
+	// Forgetting is not remembered: it is idempotent anyway, and its id may come
+	// again with a later holder of the same name.
+	if ord.Kind != nodes.OrderForget {
+		o.answers.put(ans)
+		o.write(entry{Answer: &ans}, false)
+	}
 	o.send(nodes.Frame{Answer: &ans})
 }
 
@@ -202,6 +206,8 @@ func (o *owner) obeyForget(h *holder) error {
 		return fmt.Errorf("%w: %s is %s, only what is gone can be forgotten", ErrState, h.rec.Spec.ID, h.state)
 	}
 	o.write(entry{Forget: h.rec.Spec.ID}, false)
+	// A later holder of this name may have orders of the same ids.
+	o.answers.forget(h.rec.Spec.ID)
 	o.drop(h)
 	// Moved at once, since a holder of this id may start next; removed aside.
 	o.trashed++
