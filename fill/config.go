@@ -24,8 +24,9 @@ const (
 type Config struct {
 	// PlanEveryMs is the pause between two plans without a release between them.
 	PlanEveryMs int64 `json:"planEveryMs"`
-	// DeadlineMs is the horizon of the forecast: a way to get a GPU that takes
-	// longer is late and used only when no other exists.
+	// DeadlineMs is by when a missing replica must serve where the headroom
+	// names no horizon: a way to get a GPU that takes longer is late, and used
+	// only when no other exists.
 	DeadlineMs int64 `json:"deadlineMs"`
 	// DownAfterMs is the least time for which a surplus must persist. The ski
 	// rental makes it longer where giving back and taking again costs more.
@@ -98,16 +99,16 @@ func Default() Config {
 
 // Scale returns c with every time divided by speed, for a trace that is played
 // speed times faster than it was recorded. Times above 0 stay at or above
-// 1 ms; PlanEveryMs is the machine's, and stays. A speed that is not above 0
-// changes nothing.
+// 1 ms. PlanEveryMs and the timeouts stay as they are: they bound processes and
+// networks, which run no faster because a trace does. A speed that is not above
+// 0 changes nothing.
 func (c Config) Scale(speed float64) Config {
 	if !(speed > 0) {
 		return c
 	}
 	for _, ms := range []*int64{&c.DeadlineMs, &c.DownAfterMs, &c.RolloutWaitMs,
 		&c.StartMs, &c.WakeMs, &c.DrainMs, &c.YieldMs, &c.StopMs, &c.ResumeMs, &c.RestartMs, &c.BurstMs, &c.StayMs,
-		&c.GrowAfterMs, &c.MinRunMs, &c.MinWorthMs, &c.StarveAfterMs, &c.EvictAsleepAfterMs,
-		&c.YieldTimeoutMs, &c.StopTimeoutMs, &c.DrainTimeoutMs, &c.StartTimeoutMs, &c.ResumeTimeoutMs} {
+		&c.GrowAfterMs, &c.MinRunMs, &c.MinWorthMs, &c.StarveAfterMs, &c.EvictAsleepAfterMs} {
 		if *ms > 0 {
 			*ms = max(1, int64(float64(*ms)/speed+0.5))
 		}

@@ -15,7 +15,7 @@ func TestConfig(t *testing.T) {
 	if err := fast.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	if fast.StartMs != 2813 || fast.PlanEveryMs != 100 || Default().Scale(0) != Default() || Default().Scale(1e9).WakeMs != 1 {
+	if fast.StartMs != 2813 || fast.PlanEveryMs != 100 || fast.StopTimeoutMs != 30_000 || Default().Scale(0) != Default() || Default().Scale(1e9).WakeMs != 1 {
 		t.Fatalf("%+v", fast)
 	}
 	for name, spoil := range map[string]func(*Config){

@@ -29,9 +29,11 @@ type need struct {
 	asleep   []*registry.Replica
 	ready    int // of fresh and stale and outgoing
 	urgent   bool
-	placed   int
-	cause    Cause // why the rest was not placed
-	text     string
+	// deadlineMs is by when the forecast wants what is missing.
+	deadlineMs int64
+	placed     int
+	cause      Cause // why the rest was not placed
+	text       string
 }
 
 // coming tells whether a replica serves or is about to.
@@ -53,6 +55,9 @@ func (ps *pass) wanted() {
 		n := &need{name: name, model: m, memo: ps.model(name), size: max(1, m.Spec.GPUsPerReplica)}
 		ps.needs = append(ps.needs, n)
 		n.want, n.why, n.urgent = ps.wantedReplicas(m)
+		if n.deadlineMs = ps.view.Headroom[name].HorizonMs; n.deadlineMs <= 0 {
+			n.deadlineMs = ps.cfg.DeadlineMs
+		}
 	}
 	for _, r := range ps.f.replicas {
 		at, ok := slices.BinarySearchFunc(ps.needs, r.Model, func(n *need, name string) int { return cmp.Compare(n.name, name) })

@@ -29,7 +29,7 @@ type offer struct {
 // a restart's worth of idling. A shrunk gang pays a second restart if it grows
 // again, which is its own choice: half of it is counted. A job that does not
 // speak the protocol also loses what it trained since its last checkpoint.
-func (ps *pass) ladder(j *floorJob, burstMs int64) (offer, bool) {
+func (ps *pass) ladder(j *floorJob, burstMs, deadlineMs int64) (offer, bool) {
 	w, n := float64(len(j.gpus)), float64(j.needN)
 	if j.job.Phase != registry.JobRunning {
 		// It has not made a step: its generation ends, and nothing but the start is lost.
@@ -43,7 +43,7 @@ func (ps *pass) ladder(j *floorJob, burstMs int64) (offer, bool) {
 	ok := false
 	consider := func(o offer) {
 		o.cost *= fair
-		late, bestLate := o.readyMs > ps.cfg.DeadlineMs, best.readyMs > ps.cfg.DeadlineMs
+		late, bestLate := o.readyMs > deadlineMs, best.readyMs > deadlineMs
 		switch {
 		case !ok, !late && bestLate, late && bestLate && o.readyMs < best.readyMs,
 			late == bestLate && !late && o.cost < best.cost:

@@ -237,7 +237,7 @@ func (c *chooser) price(gpus []int32, readyMs, beginMs int64) key {
 	k := key{}
 	for _, at := range c.jobs {
 		j := &f.jobs[at]
-		o, ok := c.ps.ladder(j, c.burstMs)
+		o, ok := c.ps.ladder(j, c.burstMs, c.n.deadlineMs)
 		if !ok {
 			k.cost = 2 * impossible
 			continue
@@ -252,7 +252,7 @@ func (c *chooser) price(gpus []int32, readyMs, beginMs int64) key {
 		}
 	}
 	c.unmark(gpus)
-	k.late = readyMs+beginMs > c.ps.cfg.DeadlineMs
+	k.late = readyMs+beginMs > c.n.deadlineMs
 	k.cost += float64(beginMs) * float64(len(gpus))
 	if k.late {
 		k.cost += float64(readyMs) * float64(len(gpus))
@@ -471,7 +471,7 @@ func (c *chooser) offers(gpus []int32) {
 		c.forget(j.gpus)
 		j.offer = offer{}
 		if j.needN > 0 {
-			j.offer, _ = c.ps.ladder(j, c.burstMs)
+			j.offer, _ = c.ps.ladder(j, c.burstMs, c.n.deadlineMs)
 		}
 	}
 }
