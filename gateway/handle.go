@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"math"
 	"slices"
 	"strconv"
 
@@ -264,7 +265,7 @@ func (k *call) charge() bool {
 	var no refusal
 	k.account, no = k.srv.accounts.reserve(k.key.ID, k.key.Limits, k.srv.deps.NowMs())
 	if k.account == nil {
-		k.refuse(fasthttp.StatusTooManyRequests, slo.RefusedLimit, no.code, no.message, int64(no.waitMs)+1)
+		k.refuse(fasthttp.StatusTooManyRequests, slo.RefusedLimit, no.code, no.message, int64(math.Ceil(no.waitMs)))
 		return false
 	}
 	return true

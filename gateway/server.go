@@ -61,7 +61,6 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		Handler:            s.handle,
 		ErrorHandler:       s.unreadable,
 		ExpectHandler:      s.expect,
-		Name:               "sluice",
 		Concurrency:        cfg.MaxConns,
 		ReadBufferSize:     cfg.MaxHeaderBytes,
 		ReadTimeout:        ms(cfg.ReadTimeoutMs),

@@ -1,0 +1,667 @@
+package gateway
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"sluice/slo"
+)
+
+// hold waits until the gateway has closed the connection.
+func hold(a *asked) { <-a.gone }
+
+// leaveBy closes a client's connection, with FIN or with RST.
+func leaveBy(c net.Conn, reset bool) {
+	if reset {
+		c.(*net.TCPConn).SetLinger(0)
+	}
+	c.Close()
+}
+
+func TestCase_GW_01_bytes_pass_unchanged(t *testing.T) {
+	text := delta("x")[:6] + `{"choices":[{"index":0,"delta":{"content":"你好 🌍"}}]}` + "\n\n" + doneEvent
+	e := startEngine(t, func(a *asked) {
+		a.write(sseHead)
+		for i := range len(text) {
+			a.write(chunk(text[i : i+1]))
+		}
+		a.write("0\r\n\r\n")
+	})
+	f := open(t, nil, nil, e)
+	if a := f.do("/v1/chat/completions", chatStream); a.body != text || strings.Contains(a.body, "\xef\xbf\xbd") {
+		t.Fatalf("%q", a.body)
+	}
+}
+
+func TestCase_GW_04_comments_before_the_first_token(t *testing.T) {
+	e := startEngine(t, func(a *asked) {
+		a.write(sseHead)
+		for range 3 {
+			a.write(chunk(": PROCESSING\n\n"))
+			<-time.After(40 * time.Millisecond)
+		}
+		a.write(chunk(delta("a")) + chunk(finishEvent) + chunk(doneEvent) + "0\r\n\r\n")
+	})
+	f := open(t, nil, func(c *Config) { c.StreamIdleMs = 80 }, e)
+	a := f.do("/v1/chat/completions", chatStream)
+	if strings.Contains(a.body, "data: :") || !strings.HasSuffix(a.body, delta("a")+finishEvent+doneEvent) {
+		t.Fatalf("%q", a.body)
+	}
+	if s := f.outcome(); s.Outcome != slo.OK || s.TTFTMs < 115 {
+		t.Fatalf("%+v", s)
+	}
+}
+
+func TestCase_GW_14_client_leaves_in_mid_stream(t *testing.T) {
+	for _, reset := range []bool{false, true} {
+		closed := make(chan time.Time, 1)
+		e := startEngine(t, func(a *asked) {
+			a.write(sseHead + chunk(delta("a")) + chunk(delta("b")) + chunk(delta("c")))
+			hold(a)
+			closed <- time.Now()
+		})
+		f := open(t, nil, nil, e)
+		c := f.raw(post("/v1/chat/completions", chatStream))
+		br := bufio.NewReader(c)
+		for line := ""; !strings.Contains(line, `"c"`); line, _ = br.ReadString('\n') {
+		}
+		left := time.Now()
+		leaveBy(c, reset)
+		if d := (<-closed).Sub(left); d > 500*time.Millisecond {
+			t.Errorf("reset=%v: the engine was told after %v", reset, d)
+		}
+		if s := f.outcome(); s.Outcome != slo.ClientGone || s.OutputTokens != 3 {
+			t.Fatalf("%+v", s)
+		}
+	}
+}
+
+func TestCase_GW_15_client_leaves_before_the_answer(t *testing.T) {
+	e := startEngine(t, hold)
+	f := open(t, nil, nil, e)
+	for i := range int64(5) {
+		c := f.raw(post("/v1/chat/completions", chat))
+		until(t, "the engine has the request", func() bool { return e.served.Load() == i+1 })
+		left := time.Now()
+		leaveBy(c, i%2 == 0)
+		until(t, "the engine was told", func() bool { return e.running.Load() == 0 })
+		if d := time.Since(left); d > 500*time.Millisecond {
+			t.Errorf("told after %v", d)
+		}
+	}
+	for _, s := range f.settled(5) {
+		if s.Outcome != slo.ClientGone {
+			t.Fatalf("%+v", s)
+		}
+	}
+	if e.peak.Load() != 1 {
+		t.Fatalf("%d at once", e.peak.Load())
+	}
+}
+
+func TestClientLeavesTheQueue(t *testing.T) {
+	e := startEngine(t, hold)
+	f := open(t, nil, nil, e)
+	var conns []net.Conn
+	for range 65 { // one more than the replica takes
+		conns = append(conns, f.raw(post("/v1/chat/completions", chat)))
+	}
+	const room = 60 // 64 slots, of which standard requests leave some to interactive ones
+	until(t, "the replica is full", func() bool { return e.running.Load() == room })
+	until(t, "all have arrived", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.begun == 65 })
+	for _, c := range conns {
+		c.Close()
+	}
+	until(t, "all were let go", func() bool { return f.srv.InFlight() == 0 })
+	for _, s := range f.settled(65) {
+		if s.Outcome != slo.ClientGone {
+			t.Fatalf("%+v", s)
+		}
+	}
+	// A place that comes free may go to a waiter whose departure is noticed a moment later, but not to all of them.
+	if n := e.served.Load(); n > 65 {
+		t.Fatalf("%d requests were sent", n)
+	}
+}
+
+func TestCase_GW_16_stall_in_mid_stream(t *testing.T) {
+	var prefill atomic.Bool
+	e := startEngine(t, func(a *asked) {
+		a.write(sseHead)
+		if prefill.Load() {
+			<-time.After(250 * time.Millisecond) // longer than the idle limit, and fine
+			a.write(chunk(delta("a")) + chunk(doneEvent) + "0\r\n\r\n")
+			return
+		}
+		a.write(chunk(delta("a")))
+		hold(a)
+	})
+	f := open(t, nil, func(c *Config) { c.StreamIdleMs = 100 }, e)
+	from := time.Now()
+	a := f.do("/v1/chat/completions", chatStream)
+	rest := strings.TrimPrefix(a.body, delta("a")+"data: ")
+	if a.err != nil || (answer{body: rest}).code() != "upstream_timeout" || time.Since(from) > time.Second {
+		t.Fatalf("%+v", a)
+	}
+	until(t, "the engine was told", func() bool { return e.running.Load() == 0 })
+	prefill.Store(true)
+	if a := f.do("/v1/chat/completions", chatStream); !strings.HasSuffix(a.body, doneEvent) {
+		t.Fatalf("%+v", a)
+	}
+	s := f.settled(2)
+	if s[0].Outcome != slo.Timeout || s[1].Outcome != slo.OK {
+		t.Fatalf("%+v", s)
+	}
+}
+
+func TestFirstByteTimeout(t *testing.T) {
+	e := startEngine(t, hold)
+	f := open(t, nil, nil, e)
+	a := f.do("/v1/chat/completions", chat, "X-Request-Timeout-Ms: 50")
+	if a.status != 504 || a.code() != "upstream_timeout" {
+		t.Fatalf("%+v", a)
+	}
+	if s := f.outcome(); s.Outcome != slo.Timeout {
+		t.Fatalf("%+v", s)
+	}
+}
+
+func TestCase_GW_22_expect_continue(t *testing.T) {
+	e := startEngine(t, func(a *asked) { replyJSON(a, 200, jsonAnswer) })
+	f := open(t, keyring{hashOf("sk-good"): {ID: "k"}}, nil, e)
+	ask := func(key string, length int) (net.Conn, *bufio.Reader) {
+		c := f.raw(fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n", key, length))
+		return c, bufio.NewReader(c)
+	}
+	_, br := ask("sk-bad", 314572800)
+	if line, _ := br.ReadString('\n'); !strings.Contains(line, " 413 ") && !strings.Contains(line, " 401 ") {
+		t.Fatal(line)
+	}
+	_, br = ask("sk-bad", len(chat))
+	if line, _ := br.ReadString('\n'); !strings.Contains(line, " 401 ") {
+		t.Fatal(line)
+	}
+	_, br = ask("sk-good", 314572800)
+	if line, _ := br.ReadString('\n'); !strings.Contains(line, " 413 ") {
+		t.Fatal(line)
+	}
+	c, br := ask("sk-good", len(chat))
+	if line, _ := br.ReadString('\n'); !strings.Contains(line, " 100 ") {
+		t.Fatal(line)
+	}
+	br.ReadString('\n')
+	io.WriteString(c, chat)
+	if a := readAnswer(br); a.status != 200 {
+		t.Fatalf("%+v", a)
+	}
+}
+
+func TestCase_GW_31_headers_of_the_failed_try(t *testing.T) {
+	var n atomic.Int64
+	reply := func(a *asked) {
+		if n.Add(1) == 1 {
+			replyJSON(a, 503, `{"error":{"message":"busy"}}`, "X-Request-Id: a1", "X-Ratelimit-Remaining: 0", "Set-Cookie: s=a", "X-Only-A: 1")
+			return
+		}
+		replyJSON(a, 200, jsonAnswer, "X-Request-Id: b1", "X-Only-B: 1")
+	}
+	f := open(t, nil, nil, startEngine(t, reply), startEngine(t, reply))
+	a := f.do("/v1/chat/completions", chat, "X-Request-Id: ours")
+	if a.status != 200 || a.header.Get("X-Only-B") != "1" || a.header.Get("X-Only-A") != "" || a.header.Get("Set-Cookie") != "" ||
+		a.header.Get("X-Ratelimit-Remaining") != "" || a.header.Get("X-Request-Id") != "ours" {
+		t.Fatalf("%+v", a)
+	}
+	if s := f.outcome(); s.Outcome != slo.OK || f.srv.books.retries.Get() != 1 {
+		t.Fatalf("%+v", s)
+	}
+}
+
+func TestCase_GW_32_errors_that_are_not_json(t *testing.T) {
+	var status int
+	var body, contentType string
+	e := startEngine(t, func(a *asked) {
+		a.write(fmt.Sprintf("HTTP/1.1 %d X\r\nContent-Type: %s\r\nRetry-After: 7\r\nContent-Length: %d\r\n\r\n", status, contentType, len(body)))
+		a.write(body)
+	})
+	f := open(t, nil, nil, e)
+	for i, c := range []struct {
+		status            int
+		contentType, body string
+	}{
+		{502, "text/html", "<html><script>bad</script></html>"}, {500, "application/json", "null"}, {500, "application/json", ""},
+		{400, "application/json", "[]"}, {500, "application/json", `{"error":null}`}, {500, "application/json", `{"error":"text"}`},
+		{429, "application/json", `{"detail":"slow"}`}, {500, "text/plain", strings.Repeat("x", 1<<20)}, {404, "text/event-stream", "data: x\n\n"},
+		{400, "application/json", `{"error":{"message":"context length","type":"invalid_request_error","code":"context_length_exceeded"}}`},
+	} {
+		status, body, contentType = c.status, c.body, c.contentType
+		a := f.do("/v1/chat/completions", chatStream)
+		want := "upstream_error"
+		if strings.Contains(c.body, "context length") {
+			want = "context_length_exceeded"
+		}
+		if a.status != c.status || a.code() != want || strings.Contains(a.body, "<") || a.header.Get("Content-Type") != "application/json" {
+			t.Errorf("%d %.40s: %+v", c.status, c.body, a)
+		}
+		if c.status == 429 && a.header.Get("Retry-After") != "7" {
+			t.Error(a.header)
+		}
+		f.settled(i + 1)
+	}
+}
+
+func hashOf(secret string) string {
+	sum := sha256.Sum256([]byte(secret))
+	return hex.EncodeToString(sum[:])
+}
+
+// TestCase_GW_33 ends requests in every way there is and looks for a slot that was not given back.
+func TestCase_GW_33_slots_come_back(t *testing.T) {
+	e := startEngine(t, func(a *asked) {
+		switch {
+		case strings.Contains(a.body, "kind-500"):
+			replyJSON(a, 500, "oops")
+		case strings.Contains(a.body, "kind-lost"):
+			a.conn.Close()
+		case strings.Contains(a.body, "kind-torn"):
+			a.write(sseHead + chunk("data: {"))
+			a.conn.Close()
+		case strings.Contains(a.body, "kind-hang"):
+			hold(a)
+		case strings.Contains(a.body, "kind-garbage"):
+			a.write("220 smtp ready\r\n\r\n")
+			a.conn.Close()
+		case strings.Contains(a.body, `"stream":true`):
+			stream(a, delta("a"), delta("b"), finishEvent, doneEvent)
+		default:
+			replyJSON(a, 200, jsonAnswer)
+		}
+	})
+	f := open(t, keyring{hashOf("sk-1"): {ID: "k", Tenant: "t", Limits: Limits{Concurrent: 4}}}, nil, e)
+	const requests, workers = 400, 6
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(w), 1))
+			for range requests / workers {
+				kind := []string{"ok", "kind-500", "kind-lost", "kind-torn", "kind-hang", "kind-garbage", "bad", "unknown"}[r.IntN(8)]
+				body := fmt.Sprintf(`{"model":"m","stream":%v,"messages":[%q]}`, r.IntN(2) == 0, kind)
+				switch kind {
+				case "bad":
+					body = "{"
+				case "unknown":
+					body = `{"model":"nobody"}`
+				}
+				c, err := net.Dial("tcp", f.addr)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				io.WriteString(c, post("/v1/chat/completions", body, "Authorization: Bearer sk-1", "Connection: close"))
+				c.SetDeadline(time.Now().Add(50 * time.Millisecond)) // gives up on what hangs
+				if r.IntN(4) == 0 {
+					if r.IntN(2) == 0 {
+						c.Read(make([]byte, 1+r.IntN(300)))
+					}
+					leaveBy(c, r.IntN(2) == 0)
+					continue
+				}
+				io.Copy(io.Discard, c)
+				c.Close()
+			}
+		})
+	}
+	wg.Wait()
+	until(t, "nothing is in flight", func() bool { return f.srv.InFlight() == 0 })
+	f.mu.Lock()
+	begun := f.begun
+	f.mu.Unlock()
+	f.settled(begun)
+	until(t, "the engine is idle", func() bool { return e.running.Load() == 0 })
+	var four sync.WaitGroup
+	for range 4 {
+		four.Go(func() {
+			if a := f.do("/v1/chat/completions", chat, "Authorization: Bearer sk-1"); a.status != 200 {
+				t.Errorf("%+v", a)
+			}
+		})
+	}
+	four.Wait()
+}
+
+func TestPanicInAHandler(t *testing.T) {
+	e := startEngine(t, func(a *asked) { replyJSON(a, 200, jsonAnswer) })
+	f := open(t, nil, nil, e)
+	f.srv.deps.UpstreamAuth = func(string) string { panic("sk-secret") }
+	if a := f.do("/v1/chat/completions", chat); a.status != 500 || a.code() != "internal" || strings.Contains(a.body, "secret") {
+		t.Fatalf("%+v", a)
+	}
+	if s := f.outcome(); s.Outcome != slo.Internal {
+		t.Fatalf("%+v", s)
+	}
+}
+
+func TestCase_GW_34_a_refused_request_pays_nothing(t *testing.T) {
+	release := make(chan struct{})
+	e := startEngine(t, func(a *asked) {
+		select {
+		case <-release:
+			replyJSON(a, 200, jsonAnswer)
+		case <-a.gone:
+		}
+	})
+	f := open(t, keyring{hashOf("sk-1"): {ID: "k", Limits: Limits{Concurrent: 1, RequestsPerMin: 2}}}, nil, e)
+	first := make(chan answer)
+	go func() { first <- f.do("/v1/chat/completions", chat, "Authorization: Bearer sk-1") }()
+	until(t, "A runs", func() bool { return e.running.Load() == 1 })
+	if a := f.do("/v1/chat/completions", chat, "X-Api-Key: sk-1"); a.status != 429 || a.code() != "concurrency_limit" || a.header.Get("Retry-After") != "1" {
+		t.Fatalf("B: %+v", a)
+	}
+	close(release)
+	if a := <-first; a.status != 200 {
+		t.Fatalf("A: %+v", a)
+	}
+	until(t, "A ended", func() bool { return f.srv.InFlight() == 0 })
+	if a := f.do("/v1/chat/completions", chat, "Authorization: bearer sk-1"); a.status != 200 {
+		t.Fatalf("C: %+v", a)
+	}
+	if a := f.do("/v1/chat/completions", chat, "Authorization: Bearer sk-1"); a.status != 429 || a.code() != "requests_per_minute" || a.header.Get("Retry-After") != "30" {
+		t.Fatalf("D: %+v", a)
+	}
+	f.settled(2)
+}
+
+func TestCase_GW_35_concurrency_holds_in_a_burst(t *testing.T) {
+	e := startEngine(t, func(a *asked) { <-time.After(30 * time.Millisecond); replyJSON(a, 200, jsonAnswer) })
+	f := open(t, keyring{hashOf("sk-1"): {ID: "k", Limits: Limits{Concurrent: 10}}}, nil, e)
+	var done, refused atomic.Int64
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() {
+			switch a := f.do("/v1/chat/completions", chat, "Authorization: Bearer sk-1"); a.status {
+			case 200:
+				done.Add(1)
+			case 429:
+				refused.Add(1)
+			default:
+				t.Errorf("%+v", a)
+			}
+		})
+	}
+	wg.Wait()
+	if e.peak.Load() > 10 || done.Load()+refused.Load() != 100 || done.Load() < 10 {
+		t.Fatalf("peak %d, %d done, %d refused", e.peak.Load(), done.Load(), refused.Load())
+	}
+}
+
+// TestReplicaKilled cuts one of two replicas under load: no client sees an error unless its answer had begun.
+func TestReplicaKilled(t *testing.T) {
+	var dead atomic.Bool
+	victim := startEngine(t, func(a *asked) {
+		if dead.Load() {
+			a.conn.Close()
+			return
+		}
+		<-time.After(time.Millisecond)
+		if dead.Load() {
+			a.conn.Close()
+			return
+		}
+		replyJSON(a, 200, jsonAnswer)
+	})
+	other := startEngine(t, func(a *asked) { replyJSON(a, 200, jsonAnswer) })
+	f := open(t, nil, nil, victim, other)
+	var wg sync.WaitGroup
+	var bad atomic.Int64
+	for i := range 16 {
+		wg.Go(func() {
+			c, err := net.Dial("tcp", f.addr)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			br := bufio.NewReader(c)
+			for n := range 30 {
+				io.WriteString(c, post("/v1/chat/completions", chat))
+				if a := readAnswer(br); a.status != 200 || a.err != nil {
+					bad.Add(1)
+				}
+				if i == 0 && n == 8 {
+					dead.Store(true)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if bad.Load() != 0 {
+		t.Fatalf("%d errors", bad.Load())
+	}
+	for _, s := range f.settled(480) {
+		if s.Outcome != slo.OK {
+			t.Fatalf("%+v", s)
+		}
+	}
+}
+
+func TestErrorAsFirstEventGoesElsewhere(t *testing.T) {
+	var n atomic.Int64
+	reply := func(a *asked) {
+		if n.Add(1) == 1 {
+			stream(a, "data: {\"error\":{\"message\":\"quota\"}}\n\n")
+			return
+		}
+		stream(a, delta("good"), finishEvent, doneEvent)
+	}
+	f := open(t, nil, nil, startEngine(t, reply), startEngine(t, reply))
+	if a := f.do("/v1/chat/completions", chatStream); a.body != delta("good")+finishEvent+doneEvent {
+		t.Fatalf("%+v", a)
+	}
+}
+
+func TestCase_SEC_02_credentials_and_hop_headers(t *testing.T) {
+	e := startEngine(t, func(a *asked) { replyJSON(a, 200, jsonAnswer) })
+	f := open(t, keyring{hashOf("tenant-key"): {ID: "k", Tenant: "t"}}, nil, e)
+	f.srv.deps.UpstreamAuth = func(id string) string { return "Bearer engine-" + id }
+	a := f.do("/v1/chat/completions", chat, "Authorization: Bearer tenant-key", "X-Api-Key: tenant-key", "Cookie: c=secret1",
+		"Proxy-Authorization: Basic secret2", "Connection: keep-alive, X-Secret", "X-Secret: secret3", "TE: trailers", "Upgrade: h2c",
+		"Forwarded: for=1.2.3.4", "X-Forwarded-For: 1.2.3.4", "X-Sluice-Tenant: admin", "X-Sluice-Class: batch",
+		"Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	if a.status != 200 {
+		t.Fatalf("%+v", a)
+	}
+	head, _ := e.last()
+	low := strings.ToLower(head)
+	for _, bad := range []string{"tenant-key", "secret", "cookie", "proxy-", "te:", "upgrade", "forwarded: for", "1.2.3.4", "sluice-", "connection"} {
+		if strings.Contains(low, bad) {
+			t.Errorf("%q reached the engine:\n%s", bad, head)
+		}
+	}
+	for _, good := range []string{"authorization: bearer engine-r0\r\n", "x-forwarded-for: 127.0.0.1\r\n", "traceparent: 00-0af7651916cd43dd"} {
+		if !strings.Contains(low, good) {
+			t.Errorf("%q is missing:\n%s", good, head)
+		}
+	}
+	if s := f.outcome(); s.Class != slo.Batch || s.Tenant != "t" {
+		t.Fatalf("%+v", s)
+	}
+}
+
+func TestCase_SEC_03_no_key_in_any_output(t *testing.T) {
+	e := startEngine(t, func(a *asked) { replyJSON(a, 500, `oops`) })
+	f := open(t, keyring{hashOf("sk-planted"): {ID: "k", Models: []string{"m"}}}, nil, e)
+	for _, c := range []struct {
+		key    string
+		body   string
+		status int
+		code   string
+	}{
+		{"sk-planted", chat, 500, "upstream_error"}, {"sk-planted-wrong", chat, 401, "invalid_api_key"},
+		{"sk-planted", `{"model":"sk-planted"}`, 403, "model_not_allowed"}, {"sk-planted", `{"model":"empty"}`, 403, "model_not_allowed"},
+	} {
+		a := f.do("/v1/chat/completions", c.body, "Authorization: Bearer "+c.key)
+		if a.status != c.status || a.code() != c.code || strings.Contains(fmt.Sprint(a), "sk-planted") {
+			t.Errorf("%+v", a)
+		}
+	}
+	var b bytes.Buffer
+	f.srv.Metrics().WritePrometheus(&b)
+	if strings.Contains(b.String(), "sk-planted") {
+		t.Error("a key is in the metrics")
+	}
+}
+
+func TestCase_SEC_06_redirects_are_not_followed(t *testing.T) {
+	target := startEngine(t, func(a *asked) { replyJSON(a, 200, jsonAnswer) })
+	e := startEngine(t, func(a *asked) {
+		a.write("HTTP/1.1 307 X\r\nLocation: http://" + target.addr + "/\r\nContent-Length: 0\r\n\r\n")
+	})
+	f := open(t, nil, nil, e)
+	if a := f.do("/v1/chat/completions", chat); a.status != 502 || a.code() != "upstream_redirect" || a.header.Get("Location") != "" {
+		t.Fatalf("%+v", a)
+	}
+	if target.served.Load() != 0 {
+		t.Fatal("followed")
+	}
+}
+
+func TestCase_SEC_08_engine_never_serves_another_model(t *testing.T) {
+	e := startEngine(t, func(a *asked) { replyJSON(a, 200, jsonAnswer) })
+	f := open(t, keyring{hashOf("sk-1"): {ID: "k", Models: []string{"m"}}}, nil, e)
+	for _, body := range []string{
+		`{"model":"m","messages":[],"model":"empty"}`, `{"model":"empty","messages":[],"model":"m"}`, `{"model":"m","mo\u0064el":"empty"}`,
+		`{"mo\u0064el":"empty","messages":[]}`, `{"model":"m","stream":true,"stream":false}`,
+	} {
+		if a := f.do("/v1/chat/completions", body, "Authorization: Bearer sk-1"); a.status != 400 && a.status != 403 {
+			t.Errorf("%s: %+v", body, a)
+		}
+	}
+	if e.served.Load() != 0 {
+		t.Fatal("an engine was asked")
+	}
+	if a := f.do("/v1/chat/completions", `{"Model":"empty","model":"\u006d"}`, "Authorization: Bearer sk-1"); a.status != 200 {
+		t.Fatalf("%+v", a)
+	}
+	if _, body := e.last(); body != `{"Model":"empty","model":"real"}` {
+		t.Fatal(body)
+	}
+}
+
+func TestCase_SEC_09_deep_json(t *testing.T) {
+	deep := strings.Repeat("[", 1_000_000)
+	e := startEngine(t, func(a *asked) {
+		if strings.Contains(a.body, "stream") {
+			stream(a, delta("a"), "data: "+deep+"\n\n", finishEvent, doneEvent)
+			return
+		}
+		replyJSON(a, 200, deep)
+	})
+	f := open(t, nil, nil, e)
+	if a := f.do("/v1/chat/completions", `{"model":"m","messages":`+deep); a.status != 400 {
+		t.Fatal(a.status)
+	}
+	if a := f.do("/v1/chat/completions", chat); a.status != 200 || a.body != deep {
+		t.Fatal(a.status)
+	}
+	if a := f.do("/v1/chat/completions", chatStream); a.status != 200 || !strings.HasSuffix(a.body, doneEvent) {
+		t.Fatal(a.status)
+	}
+}
+
+func TestCase_OPS_01_shutdown(t *testing.T) {
+	step := make(chan struct{})
+	e := startEngine(t, func(a *asked) {
+		a.write(sseHead + chunk(delta("a")))
+		select {
+		case <-step:
+			a.write(chunk(finishEvent) + chunk(doneEvent) + "0\r\n\r\n")
+		case <-a.gone:
+		}
+	})
+	for _, grace := range []time.Duration{5 * time.Second, 50 * time.Millisecond} {
+		f := open(t, nil, nil, e)
+		idle := f.raw("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+		readAnswer(bufio.NewReader(idle))
+		f.raw("POST /v1/chat/completions HT") // half a request
+		c := f.raw(post("/v1/chat/completions", chatStream))
+		br := bufio.NewReader(c)
+		for line := ""; !strings.Contains(line, `"a"`); line, _ = br.ReadString('\n') {
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), grace)
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() { ended <- f.srv.Shutdown(ctx) }()
+		if _, err := idle.Read(make([]byte, 1)); err != io.EOF {
+			t.Fatal(err)
+		}
+		if grace > time.Second {
+			step <- struct{}{}
+		}
+		rest, err := io.ReadAll(br)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if grace > time.Second {
+			if err := <-ended; err != nil || !strings.Contains(string(rest), "[DONE]") {
+				t.Fatalf("%v %q", err, rest)
+			}
+		} else if err := <-ended; err == nil || !strings.Contains(string(rest), "shutting_down") {
+			t.Fatalf("%v %q", err, rest)
+		}
+		if _, err := net.Dial("tcp", f.addr); err == nil {
+			t.Fatal("still accepting")
+		}
+	}
+}
+
+func TestCase_OPS_04_labels_from_clients(t *testing.T) {
+	e := startEngine(t, func(a *asked) { replyJSON(a, 200, jsonAnswer) })
+	f := open(t, nil, nil, e)
+	size := func() int {
+		var b bytes.Buffer
+		f.srv.Metrics().WritePrometheus(&b)
+		return b.Len()
+	}
+	f.do("/v1/chat/completions", chat)
+	f.do("/v1/chat/completions", `{"model":"x"}`)
+	before := size()
+	c := f.raw("")
+	br := bufio.NewReader(c)
+	for i := range 500 {
+		io.WriteString(c, post("/v1/chat/completions", fmt.Sprintf(`{"model":"junk-%d"}`, i), fmt.Sprintf("X-Request-Id: id-%d", i)))
+		readAnswer(br)
+	}
+	if grown := size() - before; grown > 1000 {
+		t.Fatalf("%d bytes more", grown)
+	}
+}
+
+func TestOpenWithoutKeysIsRefused(t *testing.T) {
+	f := open(t, nil, nil)
+	srv, err := New(Default(), f.srv.deps.fresh())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Shutdown(context.Background())
+	ln, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := srv.Serve(ln); err == nil || !strings.Contains(err.Error(), "create a key") {
+		t.Fatal(err)
+	}
+}
+
+// fresh is the same surroundings for another server.
+func (d Deps) fresh() Deps { d.Metrics = nil; return d }
