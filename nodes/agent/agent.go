@@ -95,6 +95,8 @@ func advertised(cfg *Config, ln net.Listener) string {
 
 func (o *owner) run(ctx context.Context, p *past, ln net.Listener) error {
 	defer o.client.CloseIdleConnections()
+	// Without holders nothing of us stays; with some, this fails, as it should.
+	defer func() { _ = o.tree.Remove() }()
 	defer o.workers.Wait()
 	defer o.fail(nil)
 	o.seen = o.observe(nil)

@@ -191,14 +191,14 @@ func (t Tree) HolderOf(pid int) (holder string, ok bool) {
 	return holder, holder != "" && holder != shims
 }
 
-// Remove takes away the agent's directory when nothing is left in it.
+// Remove takes away the agent's directory when nothing is left in it, and fails
+// otherwise. The directory above stays: another agent may be about to use it.
 func (t Tree) Remove() error {
 	if t.root == "" {
 		return nil
 	}
 	_ = unix.Rmdir(filepath.Join(t.root, shims))
 	err := unix.Rmdir(t.root)
-	_ = unix.Rmdir(filepath.Dir(t.root)) // the last agent of the machine
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
