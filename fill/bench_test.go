@@ -66,3 +66,13 @@ func BenchmarkPlan1000x8(b *testing.B) {
 		w.again(b)
 	})
 }
+
+// BenchmarkPlanCold places 500 gangs on an empty fleet, the largest plan there is.
+func BenchmarkPlanCold(b *testing.B) {
+	w := newWorld(b)
+	w.addNodes(1000, 8, 8, 80, 20)
+	for i := range 500 {
+		w.addJob(registry.JobSpec{Name: fmt.Sprintf("run%03d", i), MinWorld: 8, MaxWorld: 16, WorldMultiple: 2, Protocol: "v1"})
+	}
+	w.again(b)
+}

@@ -45,9 +45,11 @@ func (ps *pass) elsewhere(j *floorJob, at int32, most int) []int32 {
 		own = append(own, i)
 		g.active, g.lent = false, at
 	}
-	ps.placer.free = append(ps.placer.free, own...)
+	was := ps.placer.free
+	ps.placer.free = slices.Concat(was, own)
 	slices.Sort(ps.placer.free)
 	ps.placer.free = slices.Compact(ps.placer.free)
+	ps.placer.counted = false
 	ps.placer.count(j, at)
 	var next []int32
 	spec := &j.job.Spec
@@ -61,7 +63,7 @@ func (ps *pass) elsewhere(j *floorJob, at int32, most int) []int32 {
 			g.lent = -1
 		}
 	}
-	ps.placer.free = slices.DeleteFunc(ps.placer.free, func(i int32) bool { return !ps.f.gpus[i].free() && ps.f.gpus[i].reserved == "" })
+	ps.placer.free, ps.placer.counted = was, false
 	return next
 }
 
@@ -139,7 +141,7 @@ func (ps *pass) looseGPUs() int {
 // growOne lets one elastic gang take free GPUs, if the restart pays: what it
 // gains over its expected stay exceeds what stopping and starting costs.
 func (ps *pass) growOne() {
-	if len(ps.placer.free) == 0 {
+	if ps.placer.left() == 0 {
 		return
 	}
 	var order []int32
@@ -220,11 +222,11 @@ func (ps *pass) nearest(j *floorJob, at int32) []int32 {
 	}
 	nodes := slices.Clone(ps.placer.touched)
 	slices.SortFunc(nodes, func(a, b int32) int {
-		return cmp.Or(cmp.Compare(far(a), far(b)), cmp.Compare(ps.placer.room[b], ps.placer.room[a]), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(far(a), far(b)), cmp.Compare(ps.placer.ranks(b, j), ps.placer.ranks(a, j)), cmp.Compare(a, b))
 	})
 	var out []int32
 	for _, n := range nodes {
-		if r := int(ps.placer.room[n]); r > 0 {
+		if r := ps.placer.ranks(n, j); r > 0 {
 			out = ps.placer.pick(out, j, at, ps.f.nodes[n].gpus, r)
 		}
 	}

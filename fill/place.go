@@ -9,25 +9,40 @@ import (
 // (island, node, rack, block, all), in it the best fit, and of equal fits the
 // one that strands least. Scratch memory of one plan.
 type placer struct {
-	f *floor
-	// room[n] is how many ranks of the job at hand node n can take, and
-	// open[i] how many GPUs of island i; touched lists the nodes with room.
+	f    *floor
+	free []int32 // GPUs that training may have, in floor order; claimed ones stay listed
+	// room[n] and open[i] are how many GPUs of node n and island i the job at
+	// hand may have; touched and isles list those that were above 0.
 	room    []int32
 	open    []int32
 	touched []int32
 	isles   []int32
-	free    []int32 // GPUs that training may have, in floor order
+	// The counts hold for every job of the same memory as long as no free GPU
+	// is kept for somebody; they follow what is taken and given back.
+	counted bool
+	bytes   int64
+	gpus    int
+	special bool
 }
 
 // begin collects what is free for training.
 func (p *placer) begin(f *floor) {
 	p.f = f
-	p.free = p.free[:0]
+	p.free, p.special = p.free[:0], false
 	for i := range f.gpus {
-		if f.gpus[i].free() && !f.gpus[i].held {
-			p.free = append(p.free, int32(i))
+		g := &f.gpus[i]
+		if !g.usable || g.active || g.claimed || g.held {
+			continue
 		}
+		if g.lent >= 0 || g.reserved != "" {
+			if g.reserved != "" && g.fact.Reserved != "" {
+				continue
+			}
+			p.special = true // opens shows a kept GPU to its own job alone
+		}
+		p.free = append(p.free, int32(i))
 	}
+	p.counted, p.touched, p.isles = false, p.touched[:0], p.isles[:0]
 	p.room = append(p.room[:0], make([]int32, len(f.nodes))...)
 	p.open = append(p.open[:0], make([]int32, len(f.islands))...)
 }
@@ -49,15 +64,18 @@ func (p *placer) opens(j *floorJob, at, i int32) bool {
 	return g.fits(j.job.Spec.ActiveBytes, g.residentBytes, g.residents)
 }
 
-// count fills room and open for one job.
-func (p *placer) count(j *floorJob, at int32) (gpus int) {
+// count fills room and open for one job and returns how many GPUs it may have.
+func (p *placer) count(j *floorJob, at int32) int {
+	if p.counted && !p.special && p.bytes == j.job.Spec.ActiveBytes {
+		return p.gpus
+	}
 	for _, n := range p.touched {
 		p.room[n] = 0
 	}
 	for _, i := range p.isles {
 		p.open[i] = 0
 	}
-	p.touched, p.isles = p.touched[:0], p.isles[:0]
+	p.touched, p.isles, p.gpus = p.touched[:0], p.isles[:0], 0
 	for _, i := range p.free {
 		if !p.opens(j, at, i) {
 			continue
@@ -71,13 +89,14 @@ func (p *placer) count(j *floorJob, at int32) (gpus int) {
 		}
 		p.room[g.node]++
 		p.open[g.island]++
-		gpus++
+		p.gpus++
 	}
-	for _, n := range p.touched {
-		p.room[n] /= int32(j.size) // ranks, from here on
-	}
-	return gpus
+	p.counted, p.bytes = true, j.job.Spec.ActiveBytes
+	return p.gpus
 }
+
+// ranks is how many ranks of j node n has room for.
+func (p *placer) ranks(n int32, j *floorJob) int { return int(p.room[n]) / j.size }
 
 // place finds world ranks' GPUs in rank order, nil when they do not fit.
 // It must follow count for the same job.
@@ -96,8 +115,8 @@ func (p *placer) place(j *floorJob, at int32, world int) []int32 {
 	}
 	best, left = -1, 1<<30
 	for _, n := range p.touched {
-		if r := p.room[n]; int(r) >= world && r-int32(world) < left {
-			best, left = n, r-int32(world)
+		if r := p.ranks(n, j); r >= world && int32(r-world) < left {
+			best, left = n, int32(r-world)
 		}
 	}
 	if best >= 0 {
@@ -114,14 +133,14 @@ func (p *placer) nodeOf(island int32) int32 {
 func (p *placer) spread(j *floorJob, at int32, world int) []int32 {
 	all := 0
 	for _, n := range p.touched {
-		all += int(p.room[n])
+		all += p.ranks(n, j)
 	}
 	if all < world {
 		return nil
 	}
 	slices.Sort(p.touched)
 	for _, domain := range []func(*floorNode) int32{rackOf, blockOf, everywhere} {
-		if lo, hi := p.tightest(domain, world); hi > lo {
+		if lo, hi := p.tightest(domain, j, world); hi > lo {
 			return p.over(p.touched[lo:hi], j, at, world)
 		}
 	}
@@ -134,12 +153,12 @@ func everywhere(*floorNode) int32 { return 0 }
 
 // tightest is the run of touched nodes of one domain that holds world ranks
 // with the least room left over; nodes come in order of block and rack.
-func (p *placer) tightest(domain func(*floorNode) int32, world int) (lo, hi int) {
+func (p *placer) tightest(domain func(*floorNode) int32, j *floorJob, world int) (lo, hi int) {
 	left := 1 << 30
 	for i := 0; i < len(p.touched); {
 		d, sum, k := domain(&p.f.nodes[p.touched[i]]), 0, i
 		for ; k < len(p.touched) && domain(&p.f.nodes[p.touched[k]]) == d; k++ {
-			sum += int(p.room[p.touched[k]])
+			sum += p.ranks(p.touched[k], j)
 		}
 		if sum >= world && sum-world < left {
 			lo, hi, left = i, k, sum-world
@@ -154,19 +173,19 @@ func (p *placer) tightest(domain func(*floorNode) int32, world int) (lo, hi int)
 func (p *placer) over(from []int32, j *floorJob, at int32, world int) []int32 {
 	nodes := slices.Clone(from)
 	slices.SortFunc(nodes, func(a, b int32) int {
-		return cmp.Or(cmp.Compare(p.room[b], p.room[a]), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(p.ranks(b, j), p.ranks(a, j)), cmp.Compare(a, b))
 	})
 	var out []int32
 	for k := 0; world > 0 && k < len(nodes); k++ {
 		n := nodes[k]
-		if int(p.room[n]) >= world {
+		if p.ranks(n, j) >= world {
 			for _, m := range nodes[k+1:] {
-				if int(p.room[m]) >= world && p.room[m] < p.room[n] {
+				if r := p.ranks(m, j); r >= world && r < p.ranks(n, j) {
 					n = m
 				}
 			}
 		}
-		ranks := min(world, int(p.room[n]))
+		ranks := min(world, p.ranks(n, j))
 		out = p.pick(out, j, at, p.f.nodes[n].gpus, ranks)
 		world -= ranks
 	}
@@ -209,18 +228,35 @@ func (p *placer) pick(out []int32, j *floorJob, at int32, s span, ranks int) []i
 }
 
 // take claims GPUs for a gang.
-func (p *placer) take(gpus []int32) {
-	for _, i := range gpus {
-		p.f.gpus[i].claimed = true
-	}
-	p.free = slices.DeleteFunc(p.free, func(i int32) bool { return p.f.gpus[i].claimed })
-}
+func (p *placer) take(gpus []int32) { p.shift(gpus, true, -1) }
 
 // giveBack undoes take.
-func (p *placer) giveBack(gpus []int32) {
+func (p *placer) giveBack(gpus []int32) { p.shift(gpus, false, 1) }
+
+// shift claims or frees GPUs and keeps the counts right, or gives them up
+// where they did not cover a GPU.
+func (p *placer) shift(gpus []int32, claimed bool, by int32) {
 	for _, i := range gpus {
-		p.f.gpus[i].claimed = false
+		g := &p.f.gpus[i]
+		if g.claimed == claimed {
+			continue
+		}
+		g.claimed = claimed
+		if p.counted = p.counted && p.room[g.node] > 0 && p.open[g.island] > 0; p.counted {
+			p.room[g.node] += by
+			p.open[g.island] += by
+			p.gpus += int(by)
+		}
 	}
-	p.free = append(p.free, gpus...)
-	slices.Sort(p.free)
+}
+
+// left is how many GPUs training may still have.
+func (p *placer) left() int {
+	n := 0
+	for _, i := range p.free {
+		if !p.f.gpus[i].claimed {
+			n++
+		}
+	}
+	return n
 }

@@ -46,13 +46,6 @@ func (ps *pass) keepPromises() {
 		}
 	}
 	ps.placer.begin(ps.f)
-	for i := range ps.f.gpus {
-		g := &ps.f.gpus[i]
-		if g.reserved != "" && g.fact.Reserved == "" && !g.active && !g.claimed {
-			ps.placer.free = append(ps.placer.free, int32(i)) // opens() shows it to its own job alone
-		}
-	}
-	slices.Sort(ps.placer.free)
 }
 
 // settleLimits plans the shrink of tenants above their limit: a quota that was

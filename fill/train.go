@@ -19,7 +19,6 @@ type start struct {
 func (ps *pass) training() {
 	ps.rankPriorities()
 	ps.resumeYielded()
-	ps.placer.begin(ps.f)
 	ps.keepPromises()
 	ps.moveFromDraining()
 	ps.settleLimits()
@@ -194,10 +193,10 @@ func (ps *pass) withinLimit(t *floorTenant, n int) int {
 // extend shares what is left among the gangs just placed: step by step to the
 // tenant with the least share, then each gang is placed anew, whole.
 func (ps *pass) extend(starts []start) {
-	if len(starts) == 0 || len(ps.placer.free) == 0 {
+	left := ps.placer.left()
+	if len(starts) == 0 || left == 0 {
 		return
 	}
-	left := len(ps.placer.free)
 	targets := make([]int, len(starts))
 	for i := range starts {
 		targets[i] = len(starts[i].gpus)
