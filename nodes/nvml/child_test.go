@@ -135,7 +135,8 @@ func boot(t *testing.T, lib string, state []string, env ...string) *machine {
 		m.set(state...)
 	}
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(append(os.Environ(), "NVML_TEST_CHILD=1", "NVML_TEST_LIB="+lib, "FAKE_NVML_STATE="+m.state), env...)
+	cmd.Env = append(append(os.Environ(), "NVML_TEST_CHILD=1", "NVML_TEST_LIB="+lib, "FAKE_NVML_STATE="+m.state,
+		"GORACE=atexit_sleep_ms=0"), env...) // a race build waits a second at its end otherwise
 	cmd.Stderr = m.stderr
 	var err error
 	if m.in, err = cmd.StdinPipe(); err != nil {
