@@ -22,6 +22,9 @@ type need struct {
 	// surge tells that what is missing is a new version's first replica: it is
 	// placed beside the old ones.
 	surge bool
+	// keepComing tells that replicas on their way are wanted as sleepers-to-be:
+	// they are not given up while others suffice.
+	keepComing bool
 
 	fresh    []*registry.Replica // of the present version, waiting to ready, on usable nodes
 	stale    []*registry.Replica // of an older version, the same otherwise
@@ -66,7 +69,23 @@ func (ps *pass) wanted() {
 		}
 	}
 	for _, n := range ps.needs {
+		ps.spare(n)
 		n.count()
+	}
+}
+
+// spare raises what is wanted by one when no replica sleeps and fewer exist
+// than a cold start's horizon asks for: it is started now, so that it can be
+// asleep, and woken in time, when demand has grown that far.
+func (ps *pass) spare(n *need) {
+	existing := n.have() + len(n.asleep)
+	asked := ps.view.Headroom[n.name].NeedExisting
+	if limit := n.model.Spec.MaxReplicas; limit > 0 {
+		asked = min(asked, limit)
+	}
+	n.keepComing = existing <= asked && n.freshComing() > 0
+	if n.want > 0 && len(n.asleep) == 0 && existing >= n.want && existing < asked {
+		n.want, n.why = existing+1, fmt.Sprintf("%d should exist for the time of a cold start", asked)
 	}
 }
 

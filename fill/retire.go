@@ -142,7 +142,11 @@ func (ps *pass) replaceOld(n *need) {
 // holding has cost what giving back and taking again would, so no gap costs
 // more than twice its optimum. See docs/ARCHITECTURE.md, "No thrash".
 func (ps *pass) shed(n *need) {
-	active := len(n.fresh) + len(n.stale)
+	fresh := n.fresh
+	if n.keepComing {
+		fresh = slices.DeleteFunc(slices.Clone(fresh), func(r *registry.Replica) bool { return r.Phase != registry.ReplicaReady })
+	}
+	active := len(fresh) + len(n.stale)
 	levels := n.memo.sinceMs
 	for len(levels) < active {
 		levels = append(levels, 0)
@@ -168,10 +172,11 @@ func (ps *pass) shed(n *need) {
 	// Those that do not serve yet go first and without the rental's patience:
 	// what they cost is still to be paid.
 	for range idle {
-		r := ps.leastUseful(n, n.fresh)
+		r := ps.leastUseful(n, fresh)
 		if r == nil {
 			return
 		}
+		fresh = slices.DeleteFunc(slices.Clone(fresh), func(x *registry.Replica) bool { return x == r })
 		begun := r.Phase == registry.ReplicaReady
 		if begun && due == 0 {
 			return

@@ -15,8 +15,11 @@ const meterRefreshMs = 100
 type MeterModel struct {
 	slo.Model
 	ReadyReplicas int
-	// HorizonMs is the time in which more capacity could arrive now.
+	// HorizonMs is the time in which more capacity could arrive: by waking a
+	// replica where the model can sleep, else by a cold start.
 	HorizonMs int64
+	// ColdHorizonMs is the time of a cold start; 0 when HorizonMs is that.
+	ColdHorizonMs int64
 	// QueueDepth is the router's queue.
 	QueueDepth int
 }
@@ -101,7 +104,11 @@ func (m *Meter) Headroom(nowMs int64) map[string]slo.Headroom {
 	for name, t := range m.trackers {
 		mm := m.models[name]
 		t.SetQueue(mm.QueueDepth)
-		out[name] = t.Headroom(nowMs, mm.HorizonMs, mm.ReadyReplicas)
+		h := t.Headroom(nowMs, mm.HorizonMs, mm.ReadyReplicas)
+		if mm.ColdHorizonMs > mm.HorizonMs {
+			h.NeedExisting = t.Headroom(nowMs, mm.ColdHorizonMs, mm.ReadyReplicas).NeedReplicas
+		}
+		out[name] = h
 	}
 	m.last, m.lastMs = out, nowMs
 	return out

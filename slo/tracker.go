@@ -32,16 +32,19 @@ type Attainment struct {
 
 // Headroom is how far a model is from breaking its objectives, now and at the horizon.
 type Headroom struct {
-	Model              string       `json:"model"`
-	AtMs               int64        `json:"atMs"`
-	HorizonMs          int64        `json:"horizonMs"`
-	ReadyReplicas      int          `json:"readyReplicas"`
-	ArrivalRps         float64      `json:"arrivalRps"`  // now, smoothed, counted at the entrance
-	DemandRps          float64      `json:"demandRps"`   // quantile at the horizon, the backlog's clearing included
-	CapacityRps        float64      `json:"capacityRps"` // of the ready replicas within the objectives; 0 without data
-	PerReplicaRps      float64      `json:"perReplicaRps"`
-	NeedReplicas       int          `json:"needReplicas"` // at the horizon
-	NeedNow            int          `json:"needNow"`
+	Model         string  `json:"model"`
+	AtMs          int64   `json:"atMs"`
+	HorizonMs     int64   `json:"horizonMs"`
+	ReadyReplicas int     `json:"readyReplicas"`
+	ArrivalRps    float64 `json:"arrivalRps"`  // now, smoothed, counted at the entrance
+	DemandRps     float64 `json:"demandRps"`   // quantile at the horizon, the backlog's clearing included
+	CapacityRps   float64 `json:"capacityRps"` // of the ready replicas within the objectives; 0 without data
+	PerReplicaRps float64 `json:"perReplicaRps"`
+	NeedReplicas  int     `json:"needReplicas"` // at the horizon
+	NeedNow       int     `json:"needNow"`
+	// NeedExisting is the need at the horizon of a cold start: as many replicas should exist, serving or asleep. The
+	// caller fills it in, by a second call with that horizon; 0 says nothing.
+	NeedExisting       int          `json:"needExisting,omitempty"`
 	HeadroomRps        float64      `json:"headroomRps"`        // CapacityRps − DemandRps
 	HeadroomTokensPerS float64      `json:"headroomTokensPerS"` // the same in output tokens
 	HeadroomReplicas   int          `json:"headroomReplicas"`   // ReadyReplicas − NeedReplicas; below 0: missing

@@ -45,7 +45,7 @@ type Result struct {
 	Err          string
 	Unsent       bool
 	LateMs       float64 // how late it was sent: the generator's own delay
-	TTFTMs       float64 // first token; for a plain request the whole answer
+	TTFTMs       float64 // first token, streamed requests only: a plain answer comes whole
 	ITLMs        float64 // mean between tokens, streamed requests only
 	E2EMs        float64
 	OutputTokens int // as the answer's usage, or the tokens asked for
@@ -171,7 +171,7 @@ func (p *player) play(ctx context.Context, r *Result, due time.Time) {
 	case r.Stream:
 		p.stream(r, res.Body, due)
 	default:
-		p.plain(r, res.Body, due)
+		p.plain(r, res.Body)
 	}
 	r.E2EMs = sinceMs(due)
 }
@@ -192,13 +192,12 @@ type usage struct {
 	Error json.RawMessage `json:"error"`
 }
 
-func (p *player) plain(r *Result, body io.Reader, due time.Time) {
+func (p *player) plain(r *Result, body io.Reader) {
 	b, err := io.ReadAll(body)
 	if err != nil {
 		r.Err = errText(err)
 		return
 	}
-	r.TTFTMs = sinceMs(due)
 	var u usage
 	if err := json.Unmarshal(b, &u); err != nil || u.Usage == nil {
 		r.Err = "the answer has no usage"

@@ -213,7 +213,7 @@ func (f *demoFloor) model(name string, maxReplicas, guarantee int) registry.Mode
 		GPUsPerReplica: 1, ActiveBytes: demoEngineActive, ResidentBytes: demoAsleepBytes, Sleep: nodes.SleepVLLM, MaxInFlight: demoInFlight,
 		Command: []string{f.exe, "engine", "--listen", "127.0.0.1:{{port}}", "--served-model", name, "--speed", fmt.Sprint(f.o.Speed),
 			"--load-ms", strconv.Itoa(demoLoadMs), "--wake-ms", strconv.Itoa(demoWakeMs), "--sleep-ms", strconv.Itoa(demoSleepMs),
-			"--active-memory", "130GiB", "--resident-memory", "2GiB", "--stream-interval", "4", "--max-batch", strconv.Itoa(demoInFlight)}}
+			"--active-memory", "130GiB", "--resident-memory", "2GiB", "--stream-interval", "8", "--max-batch", strconv.Itoa(demoInFlight)}}
 	for _, o := range demoObjectives {
 		o.ThresholdMs /= f.o.Speed // the floor lives in real time
 		m.Objectives = append(m.Objectives, o)

@@ -17,8 +17,8 @@ const (
 	shortAnswer    = 110    // tokens: requests with shorter answers go to demoShort
 	demoLong       = "chat"
 	demoShort      = "code"
-	demoInFlight   = 24 // requests a replica holds: what its KV cache has room for
-	streamedOneIn  = 2
+	demoInFlight   = 24   // requests a replica holds: what its KV cache has room for
+	plainOneIn     = 5    // requests that are not streamed
 	demoTTFTMs     = 4000 // of the trace
 	demoITLMs      = 400
 	demoQuantile   = 0.95
@@ -27,6 +27,7 @@ const (
 	demoGPU        = "a100-80gb"
 	demoTP         = 2
 	chosenThinFrom = 0.02
+	warmMinutes    = 2 // of the trace, in which load rises from nothing; not judged
 )
 
 var demoObjectives = []slo.Objective{
@@ -42,6 +43,7 @@ type demoPlan struct {
 	Speed    float64
 	Minutes  float64
 	Thin     float64
+	WarmMs   float64 // real time of the warm-up, before the part that is judged
 }
 
 func demoModelOf(r *trace.Request) string {
@@ -59,6 +61,7 @@ func demoLoad(o demoOptions) (*demoPlan, error) {
 	if err != nil {
 		return nil, err
 	}
+	warm := trace.Slice(all, max(0, o.From-warmMinutes)*60_000, o.From*60_000)
 	all = trace.Slice(all, o.From*60_000, (o.From+o.Minutes)*60_000)
 	if len(all) == 0 {
 		return nil, fmt.Errorf("the trace has no request between minute %g and %g; choose another --from or --minutes", o.From, o.From+o.Minutes)
@@ -73,10 +76,9 @@ func demoLoad(o demoOptions) (*demoPlan, error) {
 	}
 	kept := trace.Thin(all, thin, o.Seed)
 	p := &demoPlan{Need: demoNeed(kept, service), Speed: o.Speed, Minutes: o.Minutes, Thin: thin}
+	p.addWarmUp(trace.Thin(warm, thin, o.Seed), min(o.From, warmMinutes)*60_000)
 	for i := range kept {
-		r := &kept[i]
-		p.Requests = append(p.Requests, load.Request{AtMs: r.AtMs / o.Speed, Model: demoModelOf(r),
-			InputTokens: r.InputTokens, OutputTokens: r.OutputTokens, Stream: i%streamedOneIn == 0, Class: slo.Interactive})
+		p.add(&kept[i], kept[i].AtMs)
 	}
 	lo, hi := 1<<30, 0
 	for _, n := range p.Need {
@@ -85,6 +87,27 @@ func demoLoad(o demoOptions) (*demoPlan, error) {
 	p.Text = fmt.Sprintf("%s, minutes %g to %g, %d of %d requests (thinned to %.2f), played %g times faster; need moves between %d and %d of 8 GPUs",
 		name, o.From, o.From+o.Minutes, len(kept), len(all), thin, o.Speed, lo, hi)
 	return p, nil
+}
+
+// add plays r atMs after the end of the warm-up, in trace time.
+func (p *demoPlan) add(r *trace.Request, atMs float64) {
+	p.Requests = append(p.Requests, load.Request{AtMs: p.WarmMs + atMs/p.Speed, Model: demoModelOf(r), InputTokens: r.InputTokens,
+		OutputTokens: r.OutputTokens, Stream: len(p.Requests)%plainOneIn != 0, Class: slo.Interactive})
+}
+
+// addWarmUp plays what the trace has before the judged part, of which more and
+// more: the k-th request is kept when the share kept so far lags behind the
+// share of the warm-up that has passed.
+func (p *demoPlan) addWarmUp(warm []trace.Request, lengthMs float64) {
+	played := 0.0
+	p.WarmMs = lengthMs / p.Speed
+	for i := range warm {
+		played += warm[i].AtMs / lengthMs
+		if played >= 1 {
+			played--
+			p.add(&warm[i], warm[i].AtMs-lengthMs)
+		}
+	}
 }
 
 func readDemoTrace(path string, seed uint64) ([]trace.Request, string, error) {

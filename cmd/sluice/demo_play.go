@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -18,7 +19,7 @@ import (
 // demoRun is what was seen while the load was played.
 type demoRun struct {
 	Results    []load.Result
-	Begin      *admin.Status // as the load began
+	Begin      *admin.Status // as the judged part of the load began
 	End        *admin.Status // as it ended
 	Final      *admin.Status // after the jobs had saved
 	Minimum    map[string]int
@@ -39,10 +40,6 @@ const (
 func playDemo(ctx context.Context, f *demoFloor, p *demoPlan, live bool, say func(string, ...any)) (*demoRun, error) {
 	run := &demoRun{}
 	var err error
-	if run.Begin, err = f.status(ctx); err != nil {
-		return nil, err
-	}
-	run.BeginMs = run.Begin.NowMs
 	cpu := f.cpuSeconds()
 	begin := time.Now()
 	watch := &demoWatch{floor: f, plan: p, begin: begin, live: live, say: say}
@@ -52,9 +49,14 @@ func playDemo(ctx context.Context, f *demoFloor, p *demoPlan, live bool, say fun
 		defer close(watchEnd)
 		watch.run(watchCtx)
 	}()
+	judged := make(chan error, 1)
+	go func() { judged <- run.begin(watchCtx, f, time.Duration(p.WarmMs*float64(time.Millisecond))) }()
 	run.Results, err = load.Run(ctx, load.Config{Addr: f.dataAddr}, p.Requests, watch.heard)
 	stopWatch()
 	<-watchEnd
+	if beginErr := <-judged; err == nil {
+		err = beginErr
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -67,6 +69,23 @@ func playDemo(ctx context.Context, f *demoFloor, p *demoPlan, live bool, say fun
 	say("load ended; pausing the jobs so that all kept work is saved")
 	run.Final, err = f.pauseJobs(ctx)
 	return run, err
+}
+
+// begin takes the reading from which the load is judged, when the warm-up ends.
+func (r *demoRun) begin(ctx context.Context, f *demoFloor, after time.Duration) error {
+	timer := time.NewTimer(after)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return errors.New("the load ended before its warm-up did")
+	case <-timer.C:
+	}
+	st, err := f.status(ctx)
+	if err != nil {
+		return err
+	}
+	r.Begin, r.BeginMs = st, st.NowMs
+	return nil
 }
 
 // pauseJobs asks all jobs to pause and waits until none holds a GPU.
@@ -140,7 +159,7 @@ func (w *demoWatch) run(ctx context.Context) {
 
 // traceMinute is how far the trace has been played.
 func (w *demoWatch) traceMinute() float64 {
-	return time.Since(w.begin).Minutes() * w.plan.Speed
+	return (time.Since(w.begin).Minutes() - w.plan.WarmMs/60_000) * w.plan.Speed
 }
 
 // figures are requests/s of the trace and p99 of TTFT in trace time, by model.
@@ -156,7 +175,7 @@ func (w *demoWatch) figures() string {
 			continue
 		}
 		kept = append(kept, r)
-		if r.OK() {
+		if r.OK() && r.Stream {
 			hist[r.Model].Observe(r.TTFTMs * w.plan.Speed)
 		}
 	}
@@ -166,7 +185,7 @@ func (w *demoWatch) figures() string {
 }
 
 func (w *demoWatch) need() int {
-	if i := int(w.traceMinute() * 60_000 / needWindowMs); i < len(w.plan.Need) {
+	if i := int(w.traceMinute() * 60_000 / needWindowMs); i >= 0 && i < len(w.plan.Need) {
 		return w.plan.Need[i]
 	}
 	return 0

@@ -5,10 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"sluice/bench/load"
@@ -27,6 +25,7 @@ type demoReport struct {
 	Minutes          float64          `json:"minutes"`
 	WallS            float64          `json:"wallS"`
 	CPUCores         float64          `json:"cpuCores"`
+	Warmup           int              `json:"warmupRequests"` // played before, not judged
 	Requests         int              `json:"requests"`
 	Outcomes         map[string]int   `json:"outcomes"`
 	Objectives       []demoObjective  `json:"objectives"`
@@ -100,8 +99,15 @@ func (f *demoFloor) report(ctx context.Context, p *demoPlan, run *demoRun) (*dem
 		return nil, err
 	}
 	r := &demoReport{Trace: p.Text, Thinned: p.Thin, Speed: p.Speed, Minutes: p.Minutes, WallS: run.WallS,
-		CPUCores: run.CPUSeconds / run.WallS, Requests: len(run.Results), Need: p.Need,
+		CPUCores: run.CPUSeconds / run.WallS, Need: p.Need,
 		Outcomes: map[string]int{}, Rungs: map[string]int{}, Switches: map[string]int{}, StepsLost: map[string]int64{}, Steps: map[string]int64{}}
+	for i := range run.Results {
+		if run.Results[i].AtMs >= p.WarmMs {
+			r.Warmup, run.Results = i, run.Results[i:]
+			break
+		}
+	}
+	r.Requests = len(run.Results)
 	r.requests(run.Results, p.Speed)
 	r.events(events, run, p)
 	r.bursts(run, p)
@@ -170,38 +176,51 @@ func (r *demoReport) requests(results []load.Result, speed float64) {
 		metric slo.Metric
 	}
 	hist := map[key]*slo.Histogram{}
-	count := map[string]int{}
+	count := map[key]int{}
 	inside := map[key]int{}
 	for i := range results {
 		x := &results[i]
 		r.Outcomes[outcomeName(x)]++
-		count[x.Model]++
 		for _, o := range demoObjectives {
 			k := key{x.Model, o.Metric}
 			if hist[k] == nil {
 				hist[k] = &slo.Histogram{}
 			}
-			ms, has := x.TTFTMs*speed, true
-			if o.Metric == slo.ITL {
-				ms, has = x.ITLMs*speed, x.ITLMs > 0
+			ms := latencyOf(x, o.Metric) * speed
+			if x.OK() && ms == 0 {
+				continue // not streamed, or of a single token
 			}
-			if x.OK() && has {
+			count[k]++
+			if x.OK() {
 				hist[k].Observe(ms)
 			}
-			if x.OK() && (!has || ms <= o.ThresholdMs) {
+			if x.OK() && ms <= o.ThresholdMs {
 				inside[k]++
 			}
 		}
 	}
-	for _, model := range slices.Sorted(maps.Keys(count)) {
+	for _, model := range []string{demoLong, demoShort} {
 		for _, o := range demoObjectives {
 			k := key{model, o.Metric}
-			fraction := float64(inside[k]) / float64(count[model])
+			if count[k] == 0 {
+				continue
+			}
+			fraction := float64(inside[k]) / float64(count[k])
 			r.Objectives = append(r.Objectives, demoObjective{Model: model, Metric: o.Metric.String(), Quantile: o.Quantile, ThresholdMs: o.ThresholdMs,
 				ObservedMs: hist[k].Quantile(o.Quantile), Fraction: fraction, Met: fraction >= o.Quantile})
 			r.Latencies = append(r.Latencies, demoLatency{Model: model, Metric: o.Metric.String(), P50Ms: hist[k].Quantile(0.5), P99Ms: hist[k].Quantile(0.99)})
 		}
 	}
+}
+
+func latencyOf(x *load.Result, m slo.Metric) float64 {
+	switch m {
+	case slo.TTFT:
+		return x.TTFTMs
+	case slo.ITL:
+		return x.ITLMs
+	}
+	return x.E2EMs
 }
 
 // outcomeName names a client's view of an ending with the words of the gateway.
@@ -291,7 +310,7 @@ func (r *demoReport) bursts(run *demoRun, p *demoPlan) {
 			inside := 0
 			for i := range run.Results {
 				x := &run.Results[i]
-				if at := x.AtMs * p.Speed; x.Model != model || at < s.from || at > s.to {
+				if at := (x.AtMs - p.WarmMs) * p.Speed; x.Model != model || at < s.from || at > s.to || (x.OK() && !x.Stream) {
 					continue
 				}
 				b.Requests++
@@ -343,10 +362,11 @@ func stepsOf(prefix string) (lost, done int64, err error) {
 	sc := bufio.NewScanner(file)
 	for sc.Scan() {
 		var line struct {
-			Done int64 `json:"done"`
+			Begun int64 `json:"begun"`
+			Done  int64 `json:"done"`
 		}
-		if json.Unmarshal(sc.Bytes(), &line) != nil || line.Done == 0 {
-			continue // a line that a kill cut short
+		if json.Unmarshal(sc.Bytes(), &line) != nil || line.Begun != line.Done {
+			continue // a step begun, or a line that a kill cut short
 		}
 		if line.Done <= done {
 			lost++

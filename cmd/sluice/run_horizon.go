@@ -9,11 +9,13 @@ import (
 
 // horizons learns, from events, how long it takes on this cluster from the
 // decision to have a replica until it is ready: the p90 of the latest arrivals
-// of each model. Safe for concurrent use.
+// of each model, woken and started ones apart, since a model with a sleeping
+// replica has far less time to look ahead. Safe for concurrent use.
 type horizons struct {
 	firstMs int64
 	mu      sync.Mutex
-	took    map[string][]int64 // guarded by mu; the latest keepTook of each model
+	woken   map[string][]int64 // guarded by mu; the latest keepTook of each model
+	started map[string][]int64 // guarded by mu
 }
 
 const (
@@ -25,7 +27,7 @@ const (
 )
 
 func newHorizons(firstMs int64) *horizons {
-	return &horizons{firstMs: firstMs, took: map[string][]int64{}}
+	return &horizons{firstMs: firstMs, woken: map[string][]int64{}, started: map[string][]int64{}}
 }
 
 func (h *horizons) observe(e *registry.Event) {
@@ -34,25 +36,42 @@ func (h *horizons) observe(e *registry.Event) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t := h.took[e.Model]
-	if t == nil && len(h.took) >= horizonModels {
+	m := h.started
+	if e.From == string(registry.ReplicaWaking) {
+		m = h.woken
+	}
+	t := m[e.Model]
+	if t == nil && len(m) >= horizonModels {
 		return
 	}
 	t = append(t, e.TookMs)
 	if len(t) > keepTook {
 		t = slices.Delete(t, 0, len(t)-keepTook)
 	}
-	h.took[e.Model] = t
+	m[e.Model] = t
 }
 
-// ms is the horizon of a model: what a reclaim takes now.
-func (h *horizons) ms(model string) int64 {
+// wakeShare is how much of a cold start a wake is taken to last before one was
+// seen: engines that sleep report 0.1 to 0.8 s against 30 to 100 s.
+const wakeShare = 0.1
+
+// ms are the horizons of a model: what having one more replica takes when one
+// is asleep, and what a cold start takes.
+func (h *horizons) ms(model string) (wakeMs, coldMs int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t := slices.Sorted(slices.Values(h.took[model]))
+	coldMs = bounded(p90(h.started[model], h.firstMs))
+	return bounded(p90(h.woken[model], int64(float64(coldMs)*wakeShare/horizonSlack))), coldMs
+}
+
+func p90(took []int64, none int64) int64 {
+	t := slices.Sorted(slices.Values(took))
 	if len(t) == 0 {
-		return h.firstMs
+		return none
 	}
-	p90 := t[min(len(t)-1, len(t)*9/10)]
-	return min(max(int64(float64(p90)*horizonSlack), minHorizonMs), maxHorizonMs)
+	return t[min(len(t)-1, len(t)*9/10)]
+}
+
+func bounded(ms int64) int64 {
+	return min(max(int64(float64(ms)*horizonSlack), minHorizonMs), maxHorizonMs)
 }

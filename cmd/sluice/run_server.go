@@ -332,7 +332,11 @@ func (s *server) coming(model string) router.Coming {
 			}
 			switch r.Phase {
 			case registry.ReplicaWaiting, registry.ReplicaStarting, registry.ReplicaWaking:
-				eta := max(1, s.horizon.ms(model)-(nowMs-max(r.DecidedMs, r.CreatedMs)))
+				eta, coldMs := s.horizon.ms(model)
+				if !r.Wake {
+					eta = coldMs
+				}
+				eta = max(1, eta-(nowMs-max(r.DecidedMs, r.CreatedMs)))
 				if c.Replicas == 0 || eta < c.EtaMs {
 					c.EtaMs = eta
 				}

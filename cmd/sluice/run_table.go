@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"sluice/gateway"
+	"sluice/nodes"
 	"sluice/nodes/registry"
 	"sluice/router"
 	"sluice/slo"
@@ -56,7 +57,7 @@ func external(m *registry.Model) router.Replica {
 
 // meterModels tells the meter what models there are and how many replicas of
 // each are ready now.
-func meterModels(s *registry.State, horizonMs func(model string) int64, depth func(model string) int) []gateway.MeterModel {
+func meterModels(s *registry.State, horizonMs func(model string) (wakeMs, coldMs int64), depth func(model string) int) []gateway.MeterModel {
 	ready := map[string]int{}
 	for _, r := range s.Replicas {
 		if r.Phase == registry.ReplicaReady {
@@ -73,9 +74,13 @@ func meterModels(s *registry.State, horizonMs func(model string) int64, depth fu
 		if m.Spec.URL != "" {
 			n = 1
 		}
+		wakeMs, coldMs := horizonMs(name)
+		if m.Spec.Sleep == nodes.SleepNone {
+			wakeMs = coldMs
+		}
 		out = append(out, gateway.MeterModel{
 			Model:         slo.Model{Name: name, Objectives: m.Spec.Objectives, MinReplicas: m.Spec.MinReplicas, MaxInFlight: m.Spec.MaxInFlight},
-			ReadyReplicas: n, HorizonMs: horizonMs(name), QueueDepth: depth(name),
+			ReadyReplicas: n, HorizonMs: wakeMs, ColdHorizonMs: coldMs, QueueDepth: depth(name),
 		})
 	}
 	return out

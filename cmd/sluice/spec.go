@@ -74,7 +74,7 @@ var fields = map[string][]field{
 	},
 	kindJob: {
 		{"name", "name", textField}, {"tenant", "tenant", textField}, {"command", "command", textsField}, {"env", "env", envField},
-		{"workdir", "workdir", textField}, {"user", "user", textField}, {"image", "image", textField},
+		{"workdir", "workdir", textField}, {"user", "user", textField}, {"image", "image", textField}, {"checkpointDir", "checkpointDir", textField},
 		{"minWorld", "minWorld", intField}, {"maxWorld", "maxWorld", intField}, {"worldMultiple", "worldMultiple", intField},
 		{"gpusPerRank", "gpusPerRank", intField}, {"launcher", "launcher", textField}, {"protocol", "protocol", textField},
 		{"stopSignal", "stopSignal", textField}, {"grace", "graceMs", timeField}, {"activeMemory", "activeBytes", sizeField},

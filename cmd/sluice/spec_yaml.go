@@ -17,6 +17,7 @@ import (
 // document is one YAML document on its way to a spec.
 type document struct {
 	file         string
+	before       int // lines of the file before this document
 	line, column int
 	kind         string
 	values       map[string]any    // by the API's names
@@ -30,29 +31,18 @@ func (d *document) fault(line, column int, field, problem, remedy string) {
 
 // parseSpecs reads all documents and reports all faults at once.
 func parseSpecs(file string, raw []byte, want string) ([]spec, error) {
-	tree, err := parser.ParseBytes(raw, 0)
-	if err != nil {
-		return nil, syntaxError(file, err)
-	}
-	if len(tree.Docs) > maxDocuments {
-		return nil, fmt.Errorf("spec file %s has %d documents; split it to at most %d each", file, len(tree.Docs), maxDocuments)
-	}
+	parts, faults := split(file, string(raw))
 	var out []spec
-	var faults specErrors
-	for _, doc := range tree.Docs {
-		if doc.Body == nil {
-			continue // between two "---" there is nothing
-		}
-		if _, empty := doc.Body.(*ast.CommentGroupNode); empty {
+	for _, part := range parts {
+		tree, err := parser.ParseBytes([]byte(part.text), 0)
+		if err != nil {
+			faults = append(faults, syntaxError(file, part.line, err))
 			continue
 		}
-		d := &document{file: file, values: map[string]any{}, at: map[string][2]int{}, faults: &faults}
-		before := len(faults)
-		if d.read(doc.Body, want); len(faults) > before {
-			continue
-		}
-		if s := d.finish(); s != nil {
-			out = append(out, *s)
+		for _, doc := range tree.Docs {
+			if s := readDocument(file, part.line, doc.Body, want, &faults); s != nil {
+				out = append(out, *s)
+			}
 		}
 	}
 	if len(faults) > 0 {
@@ -65,27 +55,40 @@ func parseSpecs(file string, raw []byte, want string) ([]spec, error) {
 	return out, nil
 }
 
+// readDocument reads one parsed document; nil when it is empty or faulty.
+func readDocument(file string, before int, body ast.Node, want string, faults *specErrors) *spec {
+	if _, comment := body.(*ast.CommentGroupNode); comment || body == nil {
+		return nil // between two "---" there is nothing
+	}
+	d := &document{file: file, before: before, values: map[string]any{}, at: map[string][2]int{}, faults: faults}
+	n := len(*faults)
+	if d.read(body, want); len(*faults) > n {
+		return nil
+	}
+	return d.finish()
+}
+
 // syntaxError keeps the parser's message and place, without its picture.
-func syntaxError(file string, err error) error {
-	e := &specError{file: file, line: 1, column: 1, problem: err.Error(), remedy: "correct the YAML"}
+func syntaxError(file string, before int, err error) *specError {
+	e := &specError{file: file, line: before + 1, column: 1, problem: err.Error(), remedy: "correct the YAML"}
 	if m, ok := err.(interface{ GetMessage() string }); ok {
 		e.problem = m.GetMessage()
 	}
 	if t, ok := err.(interface{ GetToken() *token.Token }); ok && t.GetToken() != nil {
-		e.line, e.column = t.GetToken().Position.Line, t.GetToken().Position.Column
+		e.line, e.column = before+t.GetToken().Position.Line, t.GetToken().Position.Column
 	}
 	if strings.Contains(e.problem, "flow map") {
 		e.remedy = `put text with braces in quotes, as "{{port}}"`
 	}
-	return specErrors{e}
+	return e
 }
 
-func place(n ast.Node) (line, column int) {
+func (d *document) place(n ast.Node) (line, column int) {
 	if n == nil || n.GetToken() == nil {
-		return 1, 1
+		return d.before + 1, 1
 	}
 	p := n.GetToken().Position
-	return p.Line, p.Column
+	return d.before + p.Line, p.Column
 }
 
 // source is the text of a scalar as it is written in the file.
@@ -100,13 +103,13 @@ func source(n ast.Node) string {
 func (d *document) read(body ast.Node, want string) {
 	top, ok := body.(*ast.MappingNode)
 	if !ok {
-		line, column := place(body)
+		line, column := d.place(body)
 		d.fault(line, column, "", "the document is no map", "write fields, one a line, as `name: chat`")
 		return
 	}
-	d.line, d.column = 1, 1
+	d.line, d.column = d.before+1, 1
 	if len(top.Values) > 0 {
-		d.line, d.column = place(top.Values[0].Key)
+		d.line, d.column = d.place(top.Values[0].Key)
 	}
 	if !d.chooseKind(top, want) {
 		return
@@ -121,7 +124,7 @@ func (d *document) chooseKind(top *ast.MappingNode, want string) bool {
 		if v.Key.String() != "kind" {
 			continue
 		}
-		line, column := place(v.Value)
+		line, column := d.place(v.Value)
 		text, ok := v.Value.(*ast.StringNode)
 		if !ok || fields[text.Value] == nil {
 			d.fault(line, column, "kind", "is no kind of document", "write Model, Job or Tenant")
@@ -144,7 +147,7 @@ func (d *document) chooseKind(top *ast.MappingNode, want string) bool {
 func (d *document) mapping(m *ast.MappingNode, known []field, path, skip string) map[string]any {
 	out := map[string]any{}
 	for _, v := range m.Values {
-		line, column := place(v.Key)
+		line, column := d.place(v.Key)
 		key, ok := v.Key.(*ast.StringNode)
 		if !ok {
 			d.fault(line, column, "", "a field's name must be plain text", "write one of: "+names(known))
@@ -168,7 +171,7 @@ func (d *document) mapping(m *ast.MappingNode, known []field, path, skip string)
 			d.fault(line, column, key.Value, "is there twice", "keep one")
 			continue
 		}
-		line, column = place(v.Value)
+		line, column = d.place(v.Value)
 		d.at[full] = [2]int{line, column}
 		if value, ok := d.value(f, v.Value, full, line, column); ok {
 			out[f.json] = value
@@ -244,7 +247,7 @@ func (d *document) texts(n ast.Node, path string, bad func(string) (any, bool)) 
 	}
 	out := make([]string, 0, len(seq.Values))
 	for i, item := range seq.Values {
-		line, column := place(item)
+		line, column := d.place(item)
 		at := fmt.Sprintf("%s[%d]", path, i)
 		d.at[at] = [2]int{line, column}
 		text, ok := anyText(item)
@@ -264,7 +267,7 @@ func (d *document) env(n ast.Node, path string, bad func(string) (any, bool)) (a
 	}
 	out := map[string]string{}
 	for _, v := range m.Values {
-		line, column := place(v.Value)
+		line, column := d.place(v.Value)
 		key := v.Key.String()
 		if k, ok := v.Key.(*ast.StringNode); ok {
 			key = k.Value
@@ -288,7 +291,7 @@ func (d *document) objectives(n ast.Node, path string, bad func(string) (any, bo
 	out := make([]map[string]any, 0, len(seq.Values))
 	for i, item := range seq.Values {
 		at := fmt.Sprintf("%s[%d]", path, i)
-		line, column := place(item)
+		line, column := d.place(item)
 		d.at[at] = [2]int{line, column}
 		m, ok := item.(*ast.MappingNode)
 		if !ok {

@@ -51,6 +51,7 @@ flags stand for the fields of job.yaml, described in docs/job-yaml.md.`,
 	fl.IntVar(&f.spec.Priority, "priority", 0, "higher goes first within the tenant")
 	fl.IntVar(&f.spec.MaxRestarts, "max-restarts", 0, "crashes after which the job has failed (default 3)")
 	fl.StringVar(&f.spec.Workdir, "workdir", "", "directory of the ranks, on the nodes (default: the present one)")
+	fl.StringVar(&f.spec.CheckpointDir, "checkpoint-dir", "", "root of the job's checkpoints, on the nodes (default: the server's)")
 	fl.StringVar(&f.spec.User, "user", "", "user the ranks run as (default: the agent's)")
 	fl.StringVar(&f.spec.Image, "image", "", "container image, for launchers that use one")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE in the ranks' environment; may be given again")
