@@ -35,11 +35,26 @@ func bigWorld(b testing.TB) *world {
 		w.step()
 		w.settle()
 	}
+	w.connect()
 	return w
 }
 
+// connect gives every node an agent that speaks of its ranks.
+func (w *world) connect() {
+	w.fleet = nodes.NewFleet()
+	for id, n := range w.st.Nodes {
+		w.fleet.Frame(id, &nodes.Frame{Hello: &nodes.Hello{Node: n.Node}}, w.nowMs)
+	}
+	for name, j := range w.st.Jobs {
+		for _, r := range j.Ranks {
+			w.fleet.Frame(r.Node, &nodes.Frame{Rank: &nodes.RankNote{Kind: "hello", Job: name, Generation: j.Generation, Rank: r.Rank,
+				Holder: registry.RankHolder(name, j.Generation, r.Rank)}}, w.nowMs)
+		}
+	}
+}
+
 func (w *world) again(b *testing.B) {
-	v := View{State: w.st, Headroom: w.headroom}
+	v := View{State: w.st, Fleet: w.fleet, Headroom: w.headroom}
 	b.ReportAllocs()
 	for b.Loop() {
 		w.plan = w.p.Plan(v, w.nowMs)

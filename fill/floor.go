@@ -84,6 +84,9 @@ type floorJob struct {
 	touched  bool // this plan has a command for it
 	cause    Cause
 	text     string
+
+	finishedKnown bool
+	finished      []int // ranks that did all their steps
 }
 
 type floorTenant struct {

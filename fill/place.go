@@ -12,11 +12,14 @@ type placer struct {
 	f    *floor
 	free []int32 // GPUs that training may have, in floor order; claimed ones stay listed
 	// room[n] and open[i] are how many GPUs of node n and island i the job at
-	// hand may have; touched and isles list those that were above 0.
-	room    []int32
-	open    []int32
-	touched []int32
-	isles   []int32
+	// hand may have; touched and isles list those where any were counted, which
+	// knownNode and knownIsle mark.
+	room      []int32
+	knownNode []bool
+	knownIsle []bool
+	open      []int32
+	touched   []int32
+	isles     []int32
 	// The counts hold for every job of the same memory as long as no free GPU
 	// is kept for somebody; they follow what is taken and given back.
 	counted bool
@@ -45,6 +48,8 @@ func (p *placer) begin(f *floor) {
 	p.counted, p.touched, p.isles = false, p.touched[:0], p.isles[:0]
 	p.room = append(p.room[:0], make([]int32, len(f.nodes))...)
 	p.open = append(p.open[:0], make([]int32, len(f.islands))...)
+	p.knownNode = append(p.knownNode[:0], make([]bool, len(f.nodes))...)
+	p.knownIsle = append(p.knownIsle[:0], make([]bool, len(f.islands))...)
 }
 
 // opens tells whether the job may have GPU i: free, or kept for it, not kept
@@ -70,10 +75,10 @@ func (p *placer) count(j *floorJob, at int32) int {
 		return p.gpus
 	}
 	for _, n := range p.touched {
-		p.room[n] = 0
+		p.room[n], p.knownNode[n] = 0, false
 	}
 	for _, i := range p.isles {
-		p.open[i] = 0
+		p.open[i], p.knownIsle[i] = 0, false
 	}
 	p.touched, p.isles, p.gpus = p.touched[:0], p.isles[:0], 0
 	for _, i := range p.free {
@@ -81,11 +86,11 @@ func (p *placer) count(j *floorJob, at int32) int {
 			continue
 		}
 		g := &p.f.gpus[i]
-		if p.room[g.node] == 0 {
-			p.touched = append(p.touched, g.node)
+		if !p.knownNode[g.node] {
+			p.touched, p.knownNode[g.node] = append(p.touched, g.node), true
 		}
-		if p.open[g.island] == 0 {
-			p.isles = append(p.isles, g.island)
+		if !p.knownIsle[g.island] {
+			p.isles, p.knownIsle[g.island] = append(p.isles, g.island), true
 		}
 		p.room[g.node]++
 		p.open[g.island]++
@@ -242,7 +247,7 @@ func (p *placer) shift(gpus []int32, claimed bool, by int32) {
 			continue
 		}
 		g.claimed = claimed
-		if p.counted = p.counted && p.room[g.node] > 0 && p.open[g.island] > 0; p.counted {
+		if p.counted = p.counted && p.knownNode[g.node] && p.knownIsle[g.island]; p.counted {
 			p.room[g.node] += by
 			p.open[g.island] += by
 			p.gpus += int(by)

@@ -58,6 +58,7 @@ type Planner struct {
 	cfg    Config
 	floor  floor
 	placer placer
+	name   []byte // scratch
 	models map[string]*modelMemo
 	jobs   map[string]*jobMemo
 	fleet  fleetMemo

@@ -2,6 +2,7 @@ package fill
 
 import (
 	"slices"
+	"strconv"
 
 	"sluice/nodes/registry"
 )
@@ -110,18 +111,33 @@ func (ps *pass) rankStays(j *floorJob, r int) bool {
 }
 
 // finished tells whether a rank has done all its steps: it counts neither as
-// kept nor as a reason to stop anybody.
+// kept nor as a reason to stop anybody. Asked once a plan and gang.
 func (ps *pass) finished(j *floorJob, r int) bool {
-	if ps.view.Fleet == nil {
-		return false
+	if !j.finishedKnown {
+		j.finishedKnown = true
+		if ps.view.Fleet != nil {
+			ps.countFinished(j)
+		}
 	}
-	p := &j.job.Ranks[r]
-	s := ps.view.Fleet.Nodes[p.Node]
-	if s == nil || len(s.Ranks) == 0 {
-		return false
+	return slices.Contains(j.finished, r)
+}
+
+func (ps *pass) countFinished(j *floorJob) {
+	for r := range j.job.Ranks {
+		p := &j.job.Ranks[r]
+		s := ps.view.Fleet.Nodes[p.Node]
+		if s == nil || len(s.Ranks) == 0 {
+			continue
+		}
+		// The name of registry.RankHolder, made without allocating.
+		b := append(append(ps.name[:0], j.name...), ".g"...)
+		b = append(strconv.AppendInt(b, j.job.Generation, 10), ".r"...)
+		ps.name = strconv.AppendInt(b, int64(p.Rank), 10)
+		seen := s.Ranks[string(ps.name)][p.Rank]
+		if seen != nil && seen.Finished {
+			j.finished = append(j.finished, r)
+		}
 	}
-	seen := s.Ranks[registry.RankHolder(j.name, j.job.Generation, p.Rank)][p.Rank]
-	return seen != nil && seen.Finished
 }
 
 // keptGPUs are the GPUs of the next generation of world ranks after a shrink.

@@ -23,6 +23,7 @@ type world struct {
 	p        *Planner
 	nowMs    int64
 	headroom map[string]slo.Headroom
+	fleet    *nodes.Fleet // nil: every agent is there
 	plan     Plan
 	// switches counts what happened to each object, by word.
 	switches map[string]int
@@ -79,7 +80,7 @@ func (w *world) need(model string, n int) {
 // step makes one plan and applies it.
 func (w *world) step() Plan {
 	w.t.Helper()
-	w.plan = w.p.Plan(View{State: w.st, Headroom: w.headroom}, w.nowMs)
+	w.plan = w.p.Plan(View{State: w.st, Fleet: w.fleet, Headroom: w.headroom}, w.nowMs)
 	for _, c := range w.plan.Commands {
 		w.count(&c)
 		w.apply(c)
