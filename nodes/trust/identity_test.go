@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -188,9 +189,12 @@ func TestCertificateIsRenewedUnderWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		shown := func() string { crt, _ := c.GetCertificate(nil); return crt.Leaf.SerialNumber.String() }
-		first, tries, away := shown(), 0, true
+		var tries atomic.Int64
+		var away atomic.Bool
+		away.Store(true)
+		first := shown()
 		join := func(ctx context.Context, csr []byte) (Welcome, error) {
-			if tries++; away {
+			if tries.Add(1); away.Load() {
 				return Welcome{}, errors.New("no server")
 			}
 			return local(a)(ctx, csr)
@@ -200,21 +204,21 @@ func TestCertificateIsRenewedUnderWay(t *testing.T) {
 		go func() { defer close(done); i.Renew(ctx, join, slog.New(slog.DiscardHandler)) }()
 		pass := func(d time.Duration) { <-time.After(d); synctest.Wait() }
 		pass(agentLife - agentRenewBefore - time.Minute)
-		if tries != 0 {
-			t.Errorf("%d tries too early", tries)
+		if tries.Load() != 0 {
+			t.Errorf("%d tries too early", tries.Load())
 		}
 		pass(5 * time.Hour)
-		if tries != 5 || shown() != first {
-			t.Errorf("servers away: %d tries", tries)
+		if tries.Load() != 5 || shown() != first {
+			t.Errorf("servers away: %d tries", tries.Load())
 		}
-		away = false
+		away.Store(false)
 		pass(time.Hour)
-		if tries != 6 || shown() == first || time.Until(i.Until()) < agentLife-2*time.Hour {
-			t.Errorf("servers back: %d tries, good until %v", tries, i.Until())
+		if tries.Load() != 6 || shown() == first || time.Until(i.Until()) < agentLife-2*time.Hour {
+			t.Errorf("servers back: %d tries, good until %v", tries.Load(), i.Until())
 		}
 		pass(24 * time.Hour)
-		if tries != 6 {
-			t.Errorf("%d tries: a fresh certificate is asked for again", tries)
+		if tries.Load() != 6 {
+			t.Errorf("%d tries: a fresh certificate is asked for again", tries.Load())
 		}
 		cancel()
 		<-done
