@@ -215,6 +215,8 @@ func (j *JobSpec) Validate() []FieldError {
 	f.env(j.Env)
 	f.place(j.Workdir, j.User)
 	f.text("image", j.Image, 512)
+	f.unless(j.CheckpointDir == "" || strings.HasPrefix(j.CheckpointDir, "/"), "checkpointDir", "is not absolute", "write the whole path, from /")
+	f.text("checkpointDir", j.CheckpointDir, 4096)
 	f.world(j)
 	f.between("gpusPerRank", int64(j.GPUsPerRank), 1, MaxGPUsPerUnit)
 	f.unless(j.Launcher == nodes.LaunchRanks || j.Launcher == nodes.LaunchTorchrun, "launcher",

@@ -135,6 +135,7 @@ func TestJobRules(t *testing.T) {
 		"env of a rank":  {func(j *JobSpec) { j.Env = map[string]string{"RANK": "0"} }, "env.RANK"},
 		"env of sluice":  {func(j *JobSpec) { j.Env = map[string]string{"SLUICE_SOCKET": "/x"} }, "env.SLUICE_SOCKET"},
 		"image newline":  {func(j *JobSpec) { j.Image = "a\nb" }, "image"},
+		"checkpointDir":  {func(j *JobSpec) { j.CheckpointDir = "ckpt" }, "checkpointDir"},
 		"tenant":         {func(j *JobSpec) { j.Tenant = "A B" }, "tenant"},
 		"max restarts":   {func(j *JobSpec) { j.MaxRestarts = -1 }, "maxRestarts"},
 		"resident alone": {func(j *JobSpec) { j.ResidentBytes = 5 }, "residentBytes"},
