@@ -38,6 +38,10 @@
 //     given back by agreed stops; one elastic gang grows when it pays.
 //  4. Waiting: a cause for everything that does not run.
 //
+// A gang that was placed and has not begun cannot be asked to stop: its
+// generation is ended by a command just before the reclaim that takes its GPUs.
+// That is the one case in which reserving and evicting are two commands.
+//
 // Reclaims are never held back; returns are, when a gang or the fleet has spent
 // its share of time on switching.
 //
