@@ -32,7 +32,9 @@ type world struct {
 }
 
 func newWorld(t testing.TB) *world {
-	return &world{t: t, st: registry.New(), p: NewPlanner(Default()), nowMs: 1_000_000,
+	cfg := Default()
+	cfg.DownAfterMs = 5000 // the scenarios' own, so that tuning moves none of them
+	return &world{t: t, st: registry.New(), p: NewPlanner(cfg), nowMs: 1_000_000,
 		headroom: map[string]slo.Headroom{}, switches: map[string]int{}, slow: map[string]bool{}}
 }
 
