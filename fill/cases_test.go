@@ -318,7 +318,7 @@ func TestCase_FILL_24(t *testing.T) {
 	w.step() // the fourth is loading
 	loading := w.takes()[0].Replica
 	w.need("chat", 3)
-	for range 7 {
+	for range 17 {
 		w.nowMs += 1000
 		w.step()
 	}

@@ -305,16 +305,28 @@ func (ps *pass) countFleet() *census {
 	for i := range ps.f.nodes {
 		c.largest = max(c.largest, int(ps.f.nodes[i].gpus.hi-ps.f.nodes[i].gpus.lo))
 	}
+	least := ps.leastActive()
 	for i := range ps.f.gpus {
 		g := &ps.f.gpus[i]
 		switch {
 		case g.fact == nil || g.fact.Fenced != "" || !ps.f.nodes[g.node].present:
 			c.sick++
-		case g.free() && g.lent < 0 && g.residents > 0:
+		case g.free() && g.lent < 0 && g.residents > 0 && !g.fits(least, g.residentBytes, g.residents):
 			c.blocked++
 		}
 	}
 	return c
+}
+
+// leastActive is the least memory that a rank of any job computes with.
+func (ps *pass) leastActive() int64 {
+	least := int64(0)
+	for i := range ps.f.jobs {
+		if bytes := ps.f.jobs[i].job.Spec.ActiveBytes; least == 0 || bytes < least {
+			least = bytes
+		}
+	}
+	return least
 }
 
 // whyWaiting says in words why a gang does not fit.
@@ -343,7 +355,8 @@ func (ps *pass) wakeless(j *floorJob, lack int) {
 	}
 	for i := range ps.f.gpus {
 		g := &ps.f.gpus[i]
-		if lack <= 0 || !g.free() || g.lent >= 0 || g.residents == 0 || g.leaving || !g.fits(j.job.Spec.ActiveBytes, 0, 0) || !ps.mayClear(g) {
+		if lack <= 0 || !g.free() || g.lent >= 0 || g.residents == 0 || g.leaving || !g.fits(j.job.Spec.ActiveBytes, 0, 0) ||
+			g.fits(j.job.Spec.ActiveBytes, g.residentBytes, g.residents) || !ps.mayClear(g) {
 			continue
 		}
 		for _, res := range g.fact.Residents {
