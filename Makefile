@@ -33,11 +33,11 @@ format: ## gofmt has nothing to say
 
 .PHONY: rules
 rules: ## the project's rules about its own source
-	$(GO) test -count=1 ./cmd/rules
+	$(GO) test -short -count=1 ./cmd/rules
 
 .PHONY: shrink
 shrink: ## lower the rules' exceptions to what is there
-	$(GO) test -count=1 ./cmd/rules -shrink
+	$(GO) test -short -count=1 ./cmd/rules -shrink
 
 .PHONY: vet
 vet: ## go vet
