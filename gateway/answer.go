@@ -132,24 +132,29 @@ func (k *call) frame(n int, last bool) []byte {
 	return k.buf[from:to]
 }
 
-// write sends bytes to the client. The write deadline is moved when a quarter of it has passed, since moving it costs
-// more than comparing clocks.
+// write sends bytes to the client.
 func (k *call) write(p []byte) bool {
 	k.begun, k.direct = true, true
 	if len(p) == 0 {
 		return true
 	}
-	limit := ms(k.srv.cfg.ClientWriteMs)
-	if now := time.Now(); now.Sub(k.wrote) > limit/4 {
-		k.wrote = now
-		_ = k.conn.Conn.SetWriteDeadline(now.Add(limit)) // fails only on a closed connection, which the write will tell
-	}
+	k.moveDeadline()
 	if _, err := k.conn.Conn.Write(p); err != nil {
 		k.outcome = slo.ClientGone
 		k.closing = true
 		return false
 	}
 	return true
+}
+
+// moveDeadline gives the next write its time. The deadline is moved when a quarter of it has passed, since moving it
+// costs more than comparing clocks.
+func (k *call) moveDeadline() {
+	limit := ms(k.srv.cfg.ClientWriteMs)
+	if now := time.Now(); now.Sub(k.wrote) > limit/4 {
+		k.wrote = now
+		_ = k.conn.Conn.SetWriteDeadline(now.Add(limit)) // fails only on a closed connection, which the write will tell
+	}
 }
 
 // appendHead puts the answer's head into out: the engine's status and headers without those that are not the client's

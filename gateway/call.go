@@ -32,6 +32,7 @@ type call struct {
 
 	id      []byte // request id, checked or made
 	key     Key
+	hash    keyHash
 	head    wire.Head
 	model   *router.Model
 	books   *modelBooks

@@ -181,7 +181,7 @@ func stream(a *asked, events ...string) {
 
 // floor is a gateway with what a test needs around it.
 type floor struct {
-	t      *testing.T
+	t      testing.TB
 	srv    *Server
 	router *own.Router
 	addr   string
@@ -209,6 +209,11 @@ func (k keyring) Lookup(hash []byte) (Key, bool) { key, ok := k[string(hash)]; r
 
 // open starts a gateway in front of the engines, all replicas of model "m", known upstream as "real".
 func open(t *testing.T, keys Keys, change func(*Config), engines ...*engine) *floor {
+	t.Helper()
+	return openFor(t, keys, change, engines...)
+}
+
+func openFor(t testing.TB, keys Keys, change func(*Config), engines ...*engine) *floor {
 	t.Helper()
 	f := &floor{t: t, done: make(chan error, 1)}
 	model := router.Model{Name: "m", Aliases: []string{"alias"}}
@@ -307,7 +312,7 @@ func (a answer) code() string {
 }
 
 // until waits for a condition.
-func until(t *testing.T, what string, ok func() bool) {
+func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

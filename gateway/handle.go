@@ -84,6 +84,7 @@ func (k *call) notAllowed(allow string) {
 
 // answer sends a small body of our own.
 func (k *call) answer(status int, body []byte) {
+	k.moveDeadline() // a refusal may come after a long wait
 	h := &k.ctx.Response.Header
 	k.ctx.Response.SetStatusCode(status)
 	h.SetContentType("application/json")
@@ -126,8 +127,11 @@ func errorType(status int) string {
 	return wire.TypeInvalidRequest
 }
 
+// keyHash is a secret's SHA-256 in hexadecimal.
+type keyHash [2 * sha256.Size]byte
+
 // keyOf finds the key of a request. Without any keys everybody on this machine may pass.
-func (s *Server) keyOf(ctx *fasthttp.RequestCtx) (Key, bool) {
+func (s *Server) keyOf(ctx *fasthttp.RequestCtx, hash *keyHash) (Key, bool) {
 	if s.deps.Keys.Empty() {
 		return Key{Tenant: "default"}, s.loopback.Load()
 	}
@@ -141,7 +145,6 @@ func (s *Server) keyOf(ctx *fasthttp.RequestCtx) (Key, bool) {
 		return Key{}, false
 	}
 	sum := sha256.Sum256(secret)
-	var hash [2 * sha256.Size]byte
 	hex.Encode(hash[:], sum[:])
 	return s.deps.Keys.Lookup(hash[:])
 }
@@ -149,7 +152,7 @@ func (s *Server) keyOf(ctx *fasthttp.RequestCtx) (Key, bool) {
 // authenticate finds the key, or answers 401.
 func (k *call) authenticate() bool {
 	var ok bool
-	if k.key, ok = k.srv.keyOf(k.ctx); !ok {
+	if k.key, ok = k.srv.keyOf(k.ctx, &k.hash); !ok {
 		k.ctx.Response.Header.Set("Www-Authenticate", "Bearer")
 		k.refuse(fasthttp.StatusUnauthorized, slo.RefusedAuth, "invalid_api_key", "Send a valid key as a bearer token.", 0)
 	}

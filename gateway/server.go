@@ -220,7 +220,7 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	case ctx.Request.Header.ContentLength() > s.cfg.MaxBodyBytes:
 		return fasthttp.StatusRequestEntityTooLarge
 	default:
-		if _, ok := s.keyOf(ctx); !ok {
+		if _, ok := s.keyOf(ctx, &keyHash{}); !ok {
 			return fasthttp.StatusUnauthorized
 		}
 	}
