@@ -57,10 +57,7 @@ func (s *Server) markNode(cordoned, draining bool) handler {
 }
 
 func (s *Server) getStatus(w http.ResponseWriter, _ *http.Request, _ Actor) error {
-	st := s.Status()
-	hideAll(st.Models)
-	hideJobs(st.Jobs)
-	writeJSON(w, http.StatusOK, st)
+	writeJSON(w, http.StatusOK, s.Status())
 	return nil
 }
 

@@ -160,12 +160,14 @@ func (s *Server) read(f func(v *snapshot)) {
 	})
 }
 
-// Status builds the whole document.
+// Status builds the whole document, with secrets of specs replaced by Hidden.
 func (s *Server) Status() Status {
 	var out Status
 	s.read(func(v *snapshot) {
 		out = Status{NowMs: v.nowMs, Models: v.models(), Nodes: v.nodes(), GPUs: v.gpus(), Jobs: v.jobs(statusEndedJobs), Books: v.books()}
 	})
+	hideAll(out.Models)
+	hideJobs(out.Jobs)
 	out.Version = s.version
 	out.Waiting = nonNil(s.ctl.Waiting())
 	out.Events = s.latestEvents(statusEvents)
