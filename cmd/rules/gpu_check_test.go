@@ -23,6 +23,9 @@ func newGPUMachine(t *testing.T) *gpuMachine {
 	if testing.Short() {
 		t.Skip("building the program is left out in short mode")
 	}
+	if raceEnabled {
+		t.Skip("the script runs the program built without the race detector; once is enough")
+	}
 	for _, tool := range []string{"gcc", "python3", "bash"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("%s is missing", tool)
