@@ -29,7 +29,8 @@ type offer struct {
 // The idle ends of a yield are bounded since a yielded gang is converted after
 // a restart's worth of idling. A shrunk gang pays a second restart if it grows
 // again, which is its own choice: half of it is counted. A job that does not
-// speak the protocol also loses what it trained since its last checkpoint.
+// speak the protocol may also lose what it trained since its last checkpoint:
+// that counts by the share of its stops in which it did.
 func (ps *pass) ladder(j *floorJob, burstMs, deadlineMs int64) (offer, bool) {
 	w, n := float64(len(j.gpus)), float64(j.needN)
 	if j.job.Phase != registry.JobRunning {
@@ -65,9 +66,25 @@ func (ps *pass) ladder(j *floorJob, burstMs, deadlineMs int64) (offer, bool) {
 	lost := 0.0
 	if !speaks {
 		lost = float64(j.job.UnsavedMs) + w*float64(max(0, ps.nowMs-max(j.job.RunStartedMs, ps.st.LastMs)))
+		lost *= lossRisk(j.job)
 	}
 	consider(offer{rung: registry.RungPause, readyMs: ps.stopMs(j.memo), cost: w*(stop+restart) + (w-n)*min(burst, restart) + lost})
 	return best, ok
+}
+
+// lossRisk is the share of its stops in which a job that is stopped by signal
+// lost its work, as its ledger shows; before any it is taken for a quarter.
+func lossRisk(j *registry.Job) float64 {
+	stops, lost := 0, 0
+	for i := range j.Ledger {
+		if e := &j.Ledger[i]; e.Rung != registry.RungFailed {
+			stops++
+			if e.LostGPUMs > 0 {
+				lost++
+			}
+		}
+	}
+	return (float64(lost) + 0.25) / float64(stops+1)
 }
 
 // yieldFits tells whether the gang can yield in place for what is needed: it
