@@ -163,11 +163,51 @@ func (o *orderer) rank(j *registry.Job, i int, h *nodes.HolderStatus, r *nodes.R
 		if j.EndRung == registry.RungKill || o.v.deadlinePassed(j.SinceMs, j.TimeoutMs, o.nowMs) {
 			ord.Kind = nodes.OrderKill
 		}
+	case registry.JobRunning:
+		return prune(j, i, r, ord)
 	default:
 		return false
 	}
 	ord.ID = rankOrderID(j, i, ord.Kind)
 	return true
+}
+
+// prune lets the first rank's agent of each node remove the checkpoints that
+// the facts have left behind: once a generation, and after each manifest. It is
+// an order, and not a part of the rank's spec, because a generation that runs
+// for weeks writes most of them itself. It stays sound however late it comes:
+// manifests only go forward, so what is older than a current one, and not kept
+// beside it, never becomes one.
+func prune(j *registry.Job, i int, r *nodes.RankSeen, ord *nodes.Order) bool {
+	m := j.Current()
+	firstHere := i == 0 || j.Ranks[i-1].Node != j.Ranks[i].Node
+	if m == nil || !firstHere || !j.Spec.SpeaksProtocol() || r == nil || r.PrunedStep >= m.Step {
+		return false
+	}
+	ord.Kind, ord.Step, ord.KeepDirs = nodes.OrderPrune, m.Step, keepDirs(j)
+	// An earlier job of the same name is none of this one's business.
+	ord.FromGeneration = j.Generation
+	if len(j.Ledger) > 0 {
+		ord.FromGeneration = min(ord.FromGeneration, j.Ledger[0].Generation)
+	}
+	ord.ID = orderID(ord.Holder, ord.Kind, m.Step)
+	ord.Reason = "a newer checkpoint is current"
+	return true
+}
+
+// keepDirs are the directories of all shards of the manifests that are kept.
+func keepDirs(j *registry.Job) []string {
+	var dirs []string
+	for i := range j.Manifests {
+		for k := range j.Manifests[i].Shards {
+			dir := filepath.Dir(j.Manifests[i].Shards[k].File)
+			if len(dirs) == 0 || dirs[len(dirs)-1] != dir {
+				dirs = append(dirs, dir)
+			}
+		}
+	}
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
 }
 
 func (o *orderer) stopping(j *registry.Job, i int, h *nodes.HolderStatus, r *nodes.RankSeen, ord *nodes.Order) bool {

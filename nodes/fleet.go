@@ -44,7 +44,10 @@ type RankSeen struct {
 	Finished      bool
 	FinishedStep  int64
 	Lost          bool
-	Shards        []Shard
+	// PrunedStep is the step of the manifest for which its agent last removed
+	// older checkpoints.
+	PrunedStep int64
+	Shards     []Shard
 }
 
 // NewFleet returns an empty fleet.
@@ -81,15 +84,31 @@ func (f *Fleet) hello(h *Hello, nowMs int64) {
 	s := &Seen{Connected: true, LastMs: nowMs, Node: h.Node,
 		Holders: map[string]*HolderStatus{}, Ranks: map[string]map[int]*RankSeen{},
 		Readings: map[string]Reading{}, Answers: map[string]Answer{}}
+	old := f.Nodes[h.Node.ID]
 	f.Nodes[h.Node.ID] = s
 	for i := range h.Holders {
 		s.holder(&h.Holders[i])
+		if old != nil {
+			s.recall(h.Holders[i].ID, old.Ranks[h.Holders[i].ID])
+		}
 	}
 	for i := range h.Ranks {
 		s.note(&h.Ranks[i], nowMs)
 	}
 	for _, r := range h.Readings {
 		s.Readings[r.UUID] = r
+	}
+}
+
+// recall keeps how far the ranks of a holder were: a restarted agent knows it
+// only of those that still live.
+func (s *Seen) recall(holder string, old map[int]*RankSeen) {
+	for rank, r := range old {
+		if s.Ranks[holder] == nil {
+			s.Ranks[holder] = map[int]*RankSeen{}
+		}
+		s.Ranks[holder][rank] = &RankSeen{Generation: r.Generation, From: r.From, Begun: r.Begun, Done: r.Done,
+			Loss: r.Loss, Samples: r.Samples, LastMs: r.LastMs}
 	}
 }
 
@@ -143,6 +162,8 @@ func (s *Seen) note(n *RankNote, nowMs int64) {
 		r.addShard(n.Shard)
 	case "lost":
 		r.Lost = true
+	case "pruned":
+		r.PrunedStep = max(r.PrunedStep, n.Step)
 	}
 }
 

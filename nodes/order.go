@@ -23,6 +23,10 @@ const (
 	// OrderForget lets the agent drop a holder that is gone.
 	OrderForget OrderKind = "forget"
 
+	// OrderPrune removes checkpoints of a running rank's job that can never be
+	// resumed from again: see KeepDirs. A note "pruned" is its answer.
+	OrderPrune OrderKind = "prune"
+
 	// The rank orders are passed to every rank of the holder, see nodes/rank.
 	OrderRankPrepare OrderKind = "rankPrepare"
 	OrderRankCommit  OrderKind = "rankCommit"
@@ -49,9 +53,14 @@ type Order struct {
 	Spec       *HolderSpec `json:"spec,omitempty"`   // prepare, start
 	StopID     string      `json:"stopId,omitempty"` // rank orders
 	Mode       StopMode    `json:"mode,omitempty"`
-	Step       int64       `json:"step,omitempty"` // rankCommit
+	Step       int64       `json:"step,omitempty"` // rankCommit; prune: of the current manifest
 	GraceMs    int64       `json:"graceMs,omitempty"`
 	Reason     string      `json:"reason,omitempty"`
+	// KeepDirs of a prune are the directories of the manifests that are kept.
+	// Step directories of earlier generations, from FromGeneration on, and those
+	// of its own generation below Step go, unless a kept directory is in them.
+	KeepDirs       []string `json:"keepDirs,omitempty"`
+	FromGeneration int64    `json:"fromGeneration,omitempty"`
 }
 
 // Answer is an agent's reply to an order. Err is empty when the order was
@@ -70,7 +79,7 @@ type RankNote struct {
 	Job        string  `json:"job"`
 	Generation int64   `json:"generation"`
 	Rank       int     `json:"rank"`
-	Kind       string  `json:"kind"` // hello, step, phase, prepared, yielded, resumed, stopped, finished, shard, lost
+	Kind       string  `json:"kind"` // hello, step, phase, prepared, yielded, resumed, stopped, finished, shard, lost; of the agent itself: pruned
 	StopID     string  `json:"stopId,omitempty"`
 	Sync       string  `json:"sync,omitempty"` // hello: all or none
 	Begun      int64   `json:"begun,omitempty"`
@@ -106,7 +115,7 @@ type Frame struct {
 
 // Hello opens a stream: the inventory and every holder the agent has, with the
 // latest note of each of its ranks. The controller replaces what it knew of
-// the node.
+// the node, but for how far ranks had come.
 type Hello struct {
 	Node     Node           `json:"node"`
 	Term     uint64         `json:"term"` // highest term the agent has obeyed

@@ -55,8 +55,9 @@ func (o *owner) answer(ord nodes.Order, err error) {
 		o.tell(h, o.cfg.NowMs())
 	}
 	// Forgetting is not remembered: it is idempotent anyway, and its id may come
-	// again with a later holder of the same name.
-	if ord.Kind != nodes.OrderForget {
+	// again with a later holder of the same name. So is pruning, of which there
+	// is one a checkpoint.
+	if ord.Kind != nodes.OrderForget && ord.Kind != nodes.OrderPrune {
 		o.answers.put(ans)
 		o.write(entry{Answer: &ans}, false)
 	}
@@ -93,6 +94,8 @@ func (o *owner) obey(ord nodes.Order) error {
 		return o.obeyWake(h, ord)
 	case nodes.OrderRankPrepare, nodes.OrderRankCommit, nodes.OrderRankAbort, nodes.OrderRankResume:
 		return o.obeyRank(h, ord)
+	case nodes.OrderPrune:
+		return o.obeyPrune(h, ord)
 	}
 	return fmt.Errorf("%w: unknown kind %q", ErrBadOrder, ord.Kind)
 }
