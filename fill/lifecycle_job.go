@@ -382,9 +382,9 @@ func (a *advancer) jobReleasing(j *registry.Job) {
 		}
 	}
 	if len(gone) > 0 {
-		a.emit(registry.Command{RankGone: &registry.RankGone{Job: j.Spec.Name, Generation: j.Generation, Ranks: gone}, Reason: "proved gone"})
+		a.emit(registry.Command{RankGone: &registry.RankGone{Job: j.Spec.Name, Generation: j.Generation, Ranks: gone, LastDone: a.lastDone(j)}, Reason: "proved gone"})
 	}
 	if len(abandoned) > 0 {
-		a.emit(registry.Command{RankGone: &registry.RankGone{Job: j.Spec.Name, Generation: j.Generation, Ranks: abandoned, Abandon: true}, Reason: "its node is lost"})
+		a.emit(registry.Command{RankGone: &registry.RankGone{Job: j.Spec.Name, Generation: j.Generation, Ranks: abandoned, LastDone: a.lastDone(j), Abandon: true}, Reason: "its node is lost"})
 	}
 }

@@ -21,7 +21,7 @@ func (s *Server) getJob(w http.ResponseWriter, r *http.Request, _ Actor) error {
 	s.read(func(v *snapshot) {
 		if j := v.s.Jobs[name]; j != nil {
 			st := v.job(j)
-			st.Ledger = slices.Clone(j.Ledger)
+			st.Ledger, st.Manifests = slices.Clone(j.Ledger), slices.Clone(j.Manifests)
 			found = &st
 		}
 	})

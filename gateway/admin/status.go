@@ -125,7 +125,9 @@ type JobStatus struct {
 	Restarts    int                    `json:"restarts"`
 	Stop        *registry.Stop         `json:"stop,omitempty"`
 	Waiting     *Waiting               `json:"waiting,omitempty"`
-	Ledger      []registry.LedgerEntry `json:"ledger,omitempty"` // only when one job is asked for
+	// Ledger and Manifests come only when one job is asked for.
+	Ledger    []registry.LedgerEntry `json:"ledger,omitempty"`
+	Manifests []registry.Manifest    `json:"manifests,omitempty"` // kept checkpoints, the current one first
 }
 
 // BooksStatus is a reading of the books, in GPU-seconds.

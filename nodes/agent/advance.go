@@ -242,6 +242,13 @@ func (o *owner) gone(h *holder) {
 	h.cancel()
 	h.blocked = ""
 	h.rec.Want = ""
+	// How far it came is told before its end: the books are closed with it.
+	for _, m := range h.ranks {
+		if n := m.pending; n != nil {
+			m.pending = nil
+			o.send(nodes.Frame{Rank: n})
+		}
+	}
 	o.set(h, nodes.StateGone, h.rec.Reason)
 	if server := h.server; server != nil {
 		h.server = nil

@@ -64,6 +64,22 @@ func (s *State) closeLedger(j *Job, e *JobEnding, at int64) LedgerEntry {
 	return entry
 }
 
+// lateSteps books steps that ranks had done and that were heard of only after
+// their generation was closed: no manifest will ever hold them.
+func (j *Job) lateSteps(lastDone int64) {
+	if len(j.Ledger) == 0 {
+		return
+	}
+	e := &j.Ledger[len(j.Ledger)-1]
+	if e.Generation != j.Generation || e.LastStep < 0 || lastDone <= e.LastStep {
+		return
+	}
+	more := max(0, lastDone-max(e.LastStep, e.SavedStep))
+	e.LastStep, j.LastDone = lastDone, lastDone
+	e.LostSteps += more
+	j.LostSteps += more
+}
+
 func (s *State) dropNext(j *Job, at int64) {
 	for _, r := range j.Next {
 		for _, id := range r.GPUs {
@@ -100,6 +116,7 @@ func (s *State) rankGone(c *RankGone, at int64) ([]Event, error) {
 	if j.Phase != JobReleasing {
 		return nil, fmt.Errorf("job %q is %s; end its generation first: %w", c.Job, j.Phase, ErrStale)
 	}
+	j.lateSteps(c.LastDone)
 	var freed []string
 	moved := false
 	for _, n := range c.Ranks {

@@ -161,6 +161,9 @@ type RankGone struct {
 	Job        string `json:"job"`
 	Generation int64  `json:"generation"`
 	Ranks      []int  `json:"ranks"`
+	// LastDone is the last step that any rank was heard to have done by now; 0
+	// when nothing is known. What came after the generation's end is lost.
+	LastDone int64 `json:"lastDone,omitempty"`
 	// Abandon gives the ranks up without proof, because their node is lost: the
 	// job moves on, the GPUs stay held until the node is back and swept.
 	Abandon bool `json:"abandon,omitempty"`
