@@ -114,17 +114,17 @@ type JobStatus struct {
 	Nodes       []string         `json:"nodes,omitempty"`
 	Step        int64            `json:"step"` // last done by all ranks
 	// Loss and Samples are nil until a rank has told them.
-	Loss        *float64               `json:"loss,omitempty"`
-	Samples     *int64                 `json:"samples,omitempty"`
-	RankPhase   string                 `json:"rankPhase,omitempty"` // compile, eval, save
-	SavedStep   *int64                 `json:"savedStep,omitempty"` // of the current manifest
-	LostSteps   int64                  `json:"lostSteps"`
-	LostGPUS    float64                `json:"lostGpuSeconds"`
-	TrainGPUS   float64                `json:"trainGpuSeconds"`
-	UnsavedGPUS float64                `json:"unsavedGpuSeconds"`
-	Restarts    int                    `json:"restarts"`
-	Stop        *registry.Stop         `json:"stop,omitempty"`
-	Waiting     *Waiting               `json:"waiting,omitempty"`
+	Loss        *float64       `json:"loss,omitempty"`
+	Samples     *int64         `json:"samples,omitempty"`
+	RankPhase   string         `json:"rankPhase,omitempty"` // compile, eval, save
+	SavedStep   *int64         `json:"savedStep,omitempty"` // of the current manifest
+	LostSteps   int64          `json:"lostSteps"`
+	LostGPUS    float64        `json:"lostGpuSeconds"`
+	TrainGPUS   float64        `json:"trainGpuSeconds"`
+	UnsavedGPUS float64        `json:"unsavedGpuSeconds"`
+	Restarts    int            `json:"restarts"`
+	Stop        *registry.Stop `json:"stop,omitempty"`
+	Waiting     *Waiting       `json:"waiting,omitempty"`
 	// Ledger and Manifests come only when one job is asked for.
 	Ledger    []registry.LedgerEntry `json:"ledger,omitempty"`
 	Manifests []registry.Manifest    `json:"manifests,omitempty"` // kept checkpoints, the current one first
