@@ -11,6 +11,8 @@ const (
 	// minGrowths seen before growth is trusted; until then firstGrowth stands in.
 	minGrowths  = 30
 	firstGrowth = 1.5
+	// settledWeight of the smoothed rate, from which on its growth is learned: two half-lives after the first arrival.
+	settledWeight = 0.75
 	// adaptRate of the conformal correction (Gibbs and Candès 2021): a miss raises the quantile that is taken by
 	// adaptRate × target, a hit lowers it a little, so that in the long run the target share is covered.
 	adaptRate   = 0.02
@@ -88,6 +90,9 @@ func (f *Forecast) closeStep() {
 	at := f.step % int64(len(f.roots))
 	rate := f.RateRps()
 	f.roots[at], f.counts[at] = math.Sqrt(rate), f.count
+	if f.warm < settledWeight {
+		f.closed = 0 // the first rates are the noise of single arrivals: no growth is learned from them
+	}
 	f.closed = min(f.closed+1, len(f.roots))
 	f.score(at, rate)
 	f.step++
