@@ -39,6 +39,10 @@ rules: ## the project's rules about its own source
 shrink: ## lower the rules' exceptions to what is there
 	$(GO) test -short -count=1 ./cmd/rules -shrink
 
+.PHONY: tidy
+tidy: ## go.mod and go.sum name what is needed, and nothing else
+	$(GO) mod tidy -diff
+
 .PHONY: vet
 vet: ## go vet
 	$(GO) vet $(PKG)

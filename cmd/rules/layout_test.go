@@ -66,28 +66,22 @@ func TestGoModHasRequirementsOnly(t *testing.T) {
 	}
 }
 
-// TestModulesAreKnown holds go.mod against the table of modules: each direct
-// requirement has a row, and each row is required.
+// TestModulesAreKnown wants a row in the table of modules for each direct
+// requirement. A row without requirement may stay: it says where the module
+// may be used, if ever.
 func TestModulesAreKnown(t *testing.T) {
 	body, err := os.ReadFile(filepath.Join(rootDir, "go.mod"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := mustReadLayers(t)
-	required := map[string]bool{}
 	for line := range strings.SplitSeq(string(body), "\n") {
 		parts := strings.Fields(strings.TrimPrefix(strings.TrimSpace(line), "require "))
-		if len(parts) < 2 || !strings.HasPrefix(parts[1], "v") || !strings.Contains(parts[0], ".") {
-			continue
+		if len(parts) != 2 || !strings.HasPrefix(parts[1], "v") || !strings.Contains(parts[0], ".") {
+			continue // no requirement, or an indirect one
 		}
-		required[parts[0]] = true
-		if !strings.Contains(line, "// indirect") && l.moduleOf(parts[0]) == nil {
+		if l.moduleOf(parts[0]) == nil {
 			t.Errorf("go.mod requires %s, which has no row in docs/ARCHITECTURE.md", parts[0])
-		}
-	}
-	for _, m := range l.modules {
-		if !required[m.path] {
-			t.Errorf("docs/ARCHITECTURE.md has a row for %s, which go.mod does not require", m.path)
 		}
 	}
 }
