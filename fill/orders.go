@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"sluice/nodes"
 	"sluice/nodes/registry"
@@ -164,7 +165,7 @@ func (o *orderer) rank(j *registry.Job, i int, h *nodes.HolderStatus, r *nodes.R
 			ord.Kind = nodes.OrderKill
 		}
 	case registry.JobRunning:
-		return prune(j, i, r, ord)
+		return o.prune(j, i, r, ord)
 	default:
 		return false
 	}
@@ -178,13 +179,13 @@ func (o *orderer) rank(j *registry.Job, i int, h *nodes.HolderStatus, r *nodes.R
 // for weeks writes most of them itself. It stays sound however late it comes:
 // manifests only go forward, so what is older than a current one, and not kept
 // beside it, never becomes one.
-func prune(j *registry.Job, i int, r *nodes.RankSeen, ord *nodes.Order) bool {
+func (o *orderer) prune(j *registry.Job, i int, r *nodes.RankSeen, ord *nodes.Order) bool {
 	m := j.Current()
 	firstHere := i == 0 || j.Ranks[i-1].Node != j.Ranks[i].Node
 	if m == nil || !firstHere || !j.Spec.SpeaksProtocol() || r == nil || r.PrunedStep >= m.Step {
 		return false
 	}
-	ord.Kind, ord.Step, ord.KeepDirs = nodes.OrderPrune, m.Step, keepDirs(j)
+	ord.Kind, ord.Step, ord.Keep = nodes.OrderPrune, m.Step, keptNames(filepath.Join(o.rootOf(j), j.Spec.Name), j)
 	// An earlier job of the same name is none of this one's business.
 	ord.FromGeneration = j.Generation
 	if len(j.Ledger) > 0 {
@@ -195,19 +196,23 @@ func prune(j *registry.Job, i int, r *nodes.RankSeen, ord *nodes.Order) bool {
 	return true
 }
 
-// keepDirs are the directories of all shards of the manifests that are kept.
-func keepDirs(j *registry.Job) []string {
-	var dirs []string
+// keptNames are what the shards of the kept manifests lie in, one name a
+// manifest as a rule: a number of the job's own choice, taken from the path and
+// not from the manifest's step.
+func keptNames(jobDir string, j *registry.Job) []string {
+	var names []string
 	for i := range j.Manifests {
-		for k := range j.Manifests[i].Shards {
-			dir := filepath.Dir(j.Manifests[i].Shards[k].File)
-			if len(dirs) == 0 || dirs[len(dirs)-1] != dir {
-				dirs = append(dirs, dir)
+		m := &j.Manifests[i]
+		below := filepath.Join(jobDir, generationDir(m.Generation)) + "/"
+		for k := range m.Shards {
+			rest, ok := strings.CutPrefix(m.Shards[k].File, below) // what lies elsewhere is not in danger
+			if name := nodes.StepName(rest); ok && name != "" {
+				names = append(names, generationDir(m.Generation)+"/"+name)
 			}
 		}
 	}
-	slices.Sort(dirs)
-	return slices.Compact(dirs)
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func (o *orderer) stopping(j *registry.Job, i int, h *nodes.HolderStatus, r *nodes.RankSeen, ord *nodes.Order) bool {
@@ -239,14 +244,10 @@ func (o *orderer) stopping(j *registry.Job, i int, h *nodes.HolderStatus, r *nod
 func (o *orderer) rankSpec(j *registry.Job, i int) *nodes.HolderSpec {
 	p := &j.Ranks[i]
 	local, localWorld, nodeRank, nodeCount := localNumbers(j, i)
-	root := j.Spec.CheckpointDir
-	if root == "" {
-		root = o.root
-	}
 	rs := &nodes.RankSpec{Job: j.Spec.Name, Launcher: j.Spec.Launcher, Rank: i, LocalRank: local, WorldSize: len(j.Ranks),
 		LocalWorldSize: localWorld, NodeRank: nodeRank, NodeCount: nodeCount,
 		MasterAddr: j.MasterAddr, MasterPort: j.MasterPort, Protocol: j.Spec.SpeaksProtocol(), StopSignal: j.Spec.StopSignal,
-		CheckpointDir: CheckpointDir(root, j)}
+		CheckpointDir: CheckpointDir(o.rootOf(j), j)}
 	if m := j.Current(); m != nil {
 		rs.ResumeManifest = manifestJSON(m)
 	}
@@ -255,14 +256,24 @@ func (o *orderer) rankSpec(j *registry.Job, i int) *nodes.HolderSpec {
 		Workdir: j.Spec.Workdir, User: j.Spec.User, ActiveBytes: j.Spec.ActiveBytes, ResidentBytes: j.Spec.ResidentBytes, Rank: rs}
 }
 
+// rootOf is the directory under which j's own lies.
+func (o *orderer) rootOf(j *registry.Job) string {
+	if j.Spec.CheckpointDir != "" {
+		return j.Spec.CheckpointDir
+	}
+	return o.root
+}
+
 // CheckpointDir is where the present generation of j writes. A job without the
 // protocol keeps one directory over all generations: it finds its own way back.
 func CheckpointDir(root string, j *registry.Job) string {
 	if !j.Spec.SpeaksProtocol() {
 		return filepath.Join(root, j.Spec.Name)
 	}
-	return filepath.Join(root, j.Spec.Name, "g"+strconv.FormatInt(j.Generation, 10))
+	return filepath.Join(root, j.Spec.Name, generationDir(j.Generation))
 }
+
+func generationDir(generation int64) string { return "g" + strconv.FormatInt(generation, 10) }
 
 // manifestJSON writes m as the ranks read it: its fields carry the names of
 // rank.Manifest, a test holds the two together.

@@ -16,8 +16,8 @@ func pruneWorld() View {
 	s.Jobs["j"] = &registry.Job{Spec: registry.JobSpec{Name: "j"}, Phase: registry.JobRunning, Generation: 4, Seq: 9,
 		Ranks: []registry.RankPlace{{Rank: 0, Node: "n1"}, {Rank: 1, Node: "n1"}, {Rank: 2, Node: "n2"}},
 		Manifests: []registry.Manifest{
-			{Step: 40, Shards: []nodes.Shard{shard("/c/j/g4/step-40/a"), shard("/c/j/g4/step-40/b")}},
-			{Step: 20, Shards: []nodes.Shard{shard("/c/j/g2/step-20/a"), shard("/c/j/g2/step-20/b")}}},
+			{Step: 40, Generation: 4, Shards: []nodes.Shard{shard("/c/j/g4/step-40/a"), shard("/c/j/g4/step-40/b")}},
+			{Step: 20, Generation: 2, Shards: []nodes.Shard{shard("/c/j/g2/step-19-r0.pt"), shard("/c/j/g2/step-19-r1.pt"), shard("/c/j/g2/all.json")}}},
 		Ledger: []registry.LedgerEntry{{Generation: 2}, {Generation: 3}}}
 	f := nodes.NewFleet()
 	for i, node := range []string{"n1", "n1", "n2"} {
@@ -42,7 +42,7 @@ func TestPruneIsOrderedOnceAManifest(t *testing.T) {
 	for i, holder := range []string{"j.g4.r0", "j.g4.r2"} {
 		o := orders[i].Order
 		if o.Kind != nodes.OrderPrune || o.Holder != holder || o.Step != 40 || o.FromGeneration != 2 ||
-			!slices.Equal(o.KeepDirs, []string{"/c/j/g2/step-20", "/c/j/g4/step-40"}) {
+			!slices.Equal(o.Keep, []string{"g2/step-19", "g4/step-40"}) {
 			t.Errorf("%+v", o)
 		}
 		v.Fleet.Frame(orders[i].Node, &nodes.Frame{Rank: &nodes.RankNote{Holder: holder, Rank: 2 * i, Kind: "pruned", Step: 40}}, 2)

@@ -1,5 +1,7 @@
 package nodes
 
+import "strings"
+
 // HolderKind tells a replica from a rank.
 type HolderKind string
 
@@ -113,4 +115,23 @@ type HolderStatus struct {
 	ExitCode int    `json:"exitCode,omitempty"`
 	Reason   string `json:"reason,omitempty"`
 	SinceMs  int64  `json:"sinceMs"` // of this state, the agent's own clock: for display
+}
+
+// StepName is the beginning of a checkpoint's path below its generation's
+// directory that names the checkpoint: "step-" and a number, whatever follows;
+// "" for another path. Files and directories named so are removed when no
+// manifest can name them again.
+func StepName(path string) string {
+	const prefix = "step-"
+	if !strings.HasPrefix(path, prefix) {
+		return ""
+	}
+	end := len(prefix)
+	for end < len(path) && path[end] >= '0' && path[end] <= '9' {
+		end++
+	}
+	if end == len(prefix) {
+		return ""
+	}
+	return path[:end]
 }

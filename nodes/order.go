@@ -24,7 +24,7 @@ const (
 	OrderForget OrderKind = "forget"
 
 	// OrderPrune removes checkpoints of a running rank's job that can never be
-	// resumed from again: see KeepDirs. A note "pruned" is its answer.
+	// resumed from again: see Keep. A note "pruned" is its answer.
 	OrderPrune OrderKind = "prune"
 
 	// The rank orders are passed to every rank of the holder, see nodes/rank.
@@ -56,10 +56,11 @@ type Order struct {
 	Step       int64       `json:"step,omitempty"` // rankCommit; prune: of the current manifest
 	GraceMs    int64       `json:"graceMs,omitempty"`
 	Reason     string      `json:"reason,omitempty"`
-	// KeepDirs of a prune are the directories of the manifests that are kept.
-	// Step directories of earlier generations, from FromGeneration on, and those
-	// of its own generation below Step go, unless a kept directory is in them.
-	KeepDirs       []string `json:"keepDirs,omitempty"`
+	// Keep of a prune names what the kept manifests lie in, below the job's
+	// directory: "g3/step-00000120". What else is named so, of earlier
+	// generations from FromGeneration on, and in the holder's own generation
+	// with a lower number than the highest kept there, goes.
+	Keep           []string `json:"keep,omitempty"`
 	FromGeneration int64    `json:"fromGeneration,omitempty"`
 }
 

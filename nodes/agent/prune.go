@@ -7,21 +7,16 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
 	"sluice/nodes"
 )
 
-// maxPruned bounds the step directories that one order removes; the next
-// manifest's order goes on.
-const maxPruned = 1000
-
-var (
-	generationForm = regexp.MustCompile(`^g([0-9]{1,18})$`)
-	stepForm       = regexp.MustCompile(`^step-([0-9]{1,18})$`)
-)
+// maxPruned bounds the checkpoints' files and directories that one order
+// removes; the next manifest's order goes on.
+const maxPruned = 10_000
 
 // obeyPrune removes old checkpoints beside the owner.
 func (o *owner) obeyPrune(h *holder, ord nodes.Order) error {
@@ -30,16 +25,16 @@ func (o *owner) obeyPrune(h *holder, ord nodes.Order) error {
 		return fmt.Errorf("%w: %s does not speak the rank protocol", ErrState, s.ID)
 	}
 	job, own := filepath.Split(filepath.Clean(s.Rank.CheckpointDir))
-	if numberOf(generationForm, own) != s.Generation {
+	if numberIn(own, "g") != s.Generation {
 		return fmt.Errorf("%w: checkpoint directory %q is not of generation %d", ErrState, s.Rank.CheckpointDir, s.Generation)
 	}
-	p := pruning{jobDir: job, generation: s.Generation, from: ord.FromGeneration, step: ord.Step, keep: ord.KeepDirs}
+	p := pruning{jobDir: job, generation: s.Generation, from: ord.FromGeneration, keep: ord.Keep}
 	done := nodes.RankNote{Holder: s.ID, Job: s.Rank.Job, Generation: s.Generation, Rank: s.Rank.Rank, Kind: "pruned", Step: ord.Step}
 	o.work(o.ctx, func(context.Context) func() {
 		removed, err := p.run()
 		return func() {
 			if removed > 0 {
-				o.cfg.Log.Info("removed old checkpoints", "holder", done.Holder, "directories", removed, "currentStep", done.Step)
+				o.cfg.Log.Info("removed old checkpoints", "holder", done.Holder, "entries", removed, "currentStep", done.Step)
 			}
 			if err != nil {
 				o.cfg.Log.Warn("old checkpoints stay", "holder", done.Holder, "error", err)
@@ -53,14 +48,13 @@ func (o *owner) obeyPrune(h *holder, ord nodes.Order) error {
 	return errLater
 }
 
-// pruning is what may go below one job's directory: g<generation>/step-<step>
-// directories alone, of generations from..generation, that are older than the
-// current manifest and hold no kept directory.
+// pruning is what may go below one job's directory: g<generation>/step-<number>
+// alone, files or directories, whatever follows the number, of generations
+// from..generation, that no manifest can name again.
 type pruning struct {
 	jobDir           string
 	from, generation int64
-	step             int64 // of the current manifest
-	keep             []string
+	keep             []string // "g3/step-00000120"
 }
 
 // run removes them. The directory is opened as a root: the job writes there,
@@ -77,27 +71,24 @@ func (p *pruning) run() (removed int, err error) {
 	}
 	var errs []error
 	for _, g := range generations {
-		gen := numberOf(generationForm, g.Name())
-		if !g.IsDir() || gen < p.from || gen > p.generation {
+		if gen := numberIn(g.Name(), "g"); !g.IsDir() || gen < max(p.from, 0) || gen > p.generation {
 			continue
 		}
-		steps, err := fs.ReadDir(root.FS(), g.Name())
+		entries, err := fs.ReadDir(root.FS(), g.Name())
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		for _, s := range steps {
-			step := numberOf(stepForm, s.Name())
-			path := filepath.Join(g.Name(), s.Name())
-			if !s.IsDir() || step < 0 || (gen == p.generation && step >= p.step) || p.keeps(path) {
-				continue
+		for _, e := range entries {
+			if removed == maxPruned {
+				return removed, errors.Join(errs...)
 			}
-			if removed++; removed > maxPruned {
-				return removed - 1, errors.Join(errs...)
+			if p.old(g.Name(), e.Name()) {
+				removed++
+				errs = append(errs, root.RemoveAll(filepath.Join(g.Name(), e.Name())))
 			}
-			errs = append(errs, root.RemoveAll(path))
 		}
-		if gen < p.generation {
+		if numberIn(g.Name(), "g") < p.generation {
 			_ = root.Remove(g.Name()) // fails while anything is in it, as it should
 		}
 	}
@@ -107,26 +98,34 @@ func (p *pruning) run() (removed int, err error) {
 	return removed, nil
 }
 
-// keeps says whether a kept directory is path or lies in it.
-func (p *pruning) keeps(path string) bool {
-	full := filepath.Join(p.jobDir, path)
+// old says whether no manifest can name an entry of a generation again. In the
+// present generation that is so below the current manifest, which has the
+// highest number kept there; what is above is being written.
+func (p *pruning) old(generation, entry string) bool {
+	name := nodes.StepName(entry)
+	if name == "" || slices.Contains(p.keep, generation+"/"+name) {
+		return false
+	}
+	if numberIn(generation, "g") < p.generation {
+		return true
+	}
+	current := int64(-1)
 	for _, k := range p.keep {
-		if k = filepath.Clean(k); k == full || strings.HasPrefix(k, full+string(filepath.Separator)) {
-			return true
+		if own, ok := strings.CutPrefix(k, generation+"/"); ok {
+			current = max(current, numberIn(own, "step-"))
 		}
 	}
-	return false
+	n := numberIn(name, "step-")
+	return n >= 0 && n < current
 }
 
-// numberOf is the number in a name of the form; -1 when it is of another form.
-func numberOf(form *regexp.Regexp, name string) int64 {
-	m := form.FindStringSubmatch(name)
-	if m == nil {
+// numberIn is the number after prefix, which is all the rest of name; -1 when
+// name is of another form.
+func numberIn(name, prefix string) int64 {
+	digits, ok := strings.CutPrefix(name, prefix)
+	n, err := strconv.ParseUint(digits, 10, 63)
+	if !ok || err != nil {
 		return -1
 	}
-	n, err := strconv.ParseInt(m[1], 10, 64)
-	if err != nil {
-		return -1
-	}
-	return n
+	return int64(n)
 }

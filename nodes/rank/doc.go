@@ -12,7 +12,9 @@
 //     when all have reached S or when the deadline has passed.
 //
 // [Server] and [Client] carry them over a Unix socket, one JSON object a line.
-// [Manifest] names a complete checkpoint.
+// [Manifest] names a complete checkpoint. The last two are kept; older files and
+// directories of the job are removed where their names begin with "step-" and a
+// number that grows.
 //
 // # Stopping together
 //
