@@ -40,6 +40,7 @@ type site struct {
 	procs    map[string]*process // by name; the present one
 	nodes    map[string]string   // node → directory of its agent's data
 	sims     map[string]string   // node → directory of its simulated GPUs
+	gossip   map[string]string   // node → where it gossips
 	token    string
 	http     *http.Client
 }
@@ -58,7 +59,7 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{t: t, dir: dir, exe: filepath.Join(dir, "sluice"), procs: map[string]*process{}, nodes: map[string]string{}, sims: map[string]string{}}
+	s := &site{t: t, dir: dir, exe: filepath.Join(dir, "sluice"), procs: map[string]*process{}, nodes: map[string]string{}, sims: map[string]string{}, gossip: map[string]string{}}
 	// A name of its own makes the floor's processes known by /proc/PID/exe.
 	if err := os.Link(built, s.exe); err != nil {
 		t.Fatal(err)
@@ -107,9 +108,12 @@ func (s *site) agent(node string, gpus int) {
 		s.token = made.Token
 	}
 	data := filepath.Join(s.dir, node)
+	if s.gossip[node] == "" {
+		s.gossip[node] = s.addr(3 + len(s.gossip))
+	}
 	s.nodes[node], s.sims[node] = filepath.Join(data, "agent"), filepath.Join(data, "simgpu")
 	s.spawn(node, []string{"SLUICE_JOIN_TOKEN=" + s.token}, "agent", "--data", data, "--node", node, "--gpus", fmt.Sprintf("sim:%d", gpus),
-		"--join", s.addr(1), "--gossip", s.addr(2+len(s.nodes)), "--seeds", s.addr(2))
+		"--join", s.addr(1), "--gossip", s.gossip[node], "--seeds", s.addr(2))
 }
 
 func (s *site) spawn(name string, env []string, args ...string) {

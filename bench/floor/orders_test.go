@@ -24,35 +24,7 @@ func TestOrdersLoseNothing(t *testing.T) {
 	s.must("PUT", "/v1/models/chat", s.chat(1), nil)
 	s.ready(1)
 	s.must("POST", "/v1/jobs", s.tune(1, 3, 1, "--save-every", "25"), nil)
-	s.running(3, 0)
-
-	s.demand(2) // one GPU of three is wanted: a yield, then smaller
-	s.running(2, s.lastStep())
-	s.demand(1) // and comes back
-	s.running(3, s.lastStep())
-	s.demand(4) // all are wanted
-	s.await("the job gives way", func() error {
-		if j := s.job("tune"); j.Phase != "paused" && j.Phase != "yielded" {
-			return fmt.Errorf("it is %s", j.Phase)
-		}
-		return nil
-	})
-	s.demand(1)
-	s.running(3, s.lastStep())
-	s.must("POST", "/v1/jobs/tune/pause", nil, nil)
-	j := s.paused()
-	s.sound("after orders")
-	s.checkLedger(j)
-	if j.LostSteps != 0 || j.Restarts != 0 {
-		t.Errorf("nothing was killed, and %d steps are lost, %d restarts", j.LostSteps, j.Restarts)
-	}
-	rungs := s.rungs()
-	t.Logf("orders: %v", rungs)
-	for _, want := range []registry.Rung{registry.RungYield, registry.RungShrink, registry.RungGrow, registry.RungUser} {
-		if rungs[want] == 0 {
-			t.Errorf("no %s happened", want)
-		}
-	}
+	j := s.orders(registry.RungYield, registry.RungShrink, registry.RungGrow, registry.RungUser)
 
 	s.must("POST", "/v1/jobs/tune/resume", nil, nil)
 	j = s.running(1, j.saved()+10) // some work is not saved
@@ -67,6 +39,55 @@ func TestOrdersLoseNothing(t *testing.T) {
 	}
 	s.manifests("at the end")
 	s.sound("at the end")
+}
+
+// So is a job that can keep no memory beside an engine: it never yields.
+func TestOrdersToAJobThatCannotYield(t *testing.T) {
+	s := newSite(t)
+	s.serve()
+	s.agent("n1", 4)
+	s.must("PUT", "/v1/models/chat", s.chat(1), nil)
+	s.ready(1)
+	spec := s.tune(1, 3, 1, "--save-every", "25")
+	spec.ActiveBytes, spec.ResidentBytes = 140<<30, 140<<30
+	spec.Command = append(spec.Command, "--active-memory", "140GiB", "--resident-memory", "140GiB")
+	s.must("POST", "/v1/jobs", spec, nil)
+	s.orders(registry.RungShrink, registry.RungGrow, registry.RungPause, registry.RungUser)
+}
+
+// orders leads the job of at most three ranks through everything that orders
+// can do, to a pause, and checks that no step was lost.
+func (s *site) orders(rungs ...registry.Rung) *jobStatus {
+	s.t.Helper()
+	s.running(3, 0)
+	s.demand(2) // one GPU of its three is wanted
+	s.running(2, s.lastStep())
+	s.demand(1) // and comes back
+	s.running(3, s.lastStep())
+	s.demand(4) // all are wanted
+	s.await("the job gives way", func() error {
+		if j := s.job("tune"); j.Phase != "paused" && j.Phase != "yielded" {
+			return fmt.Errorf("it is %s", j.Phase)
+		}
+		return nil
+	})
+	s.demand(1)
+	s.running(1, s.lastStep())
+	s.must("POST", "/v1/jobs/tune/pause", nil, nil)
+	j := s.paused()
+	s.sound("after orders")
+	s.checkLedger(j)
+	if j.LostSteps != 0 || j.Restarts != 0 {
+		s.t.Errorf("nothing was killed, and %d steps are lost, %d restarts", j.LostSteps, j.Restarts)
+	}
+	seen := s.rungs()
+	s.t.Logf("orders: %v", seen)
+	for _, want := range rungs {
+		if seen[want] == 0 {
+			s.t.Errorf("no %s happened", want)
+		}
+	}
+	return j
 }
 
 // demand makes a model want so many replicas, and waits until they serve.
