@@ -76,6 +76,7 @@ type jobMemo struct {
 type fleetMemo struct {
 	restart, stop, yield, resume learned
 	stay                         learned
+	drain                        learned // of a replica, its requests ended
 	creditGPUMs                  float64
 	creditAtMs                   int64
 }
@@ -160,6 +161,8 @@ func (p *Planner) learnReplicas(st *registry.State) {
 				m.start.note(r.SinceMs-was.sinceMs, p.cfg.StartMs)
 			case r.Phase == registry.ReplicaReady && was.phase == registry.ReplicaWaking:
 				m.wake.note(r.SinceMs-was.sinceMs, p.cfg.WakeMs)
+			case r.Phase == registry.ReplicaAsleep && was.phase == registry.ReplicaDraining:
+				p.fleet.drain.note(r.SinceMs-was.sinceMs, p.cfg.DrainMs)
 			case was.phase == registry.ReplicaReady:
 				m.burst.note(r.SinceMs-was.sinceMs, p.cfg.BurstMs)
 			}

@@ -25,6 +25,7 @@ type need struct {
 	// keepComing tells that replicas on their way are wanted as sleepers-to-be:
 	// they are not given up while others suffice.
 	keepComing bool
+	freeOnly   bool // what is missing is a spare that stops nobody
 
 	fresh    []*registry.Replica // of the present version, waiting to ready, on usable nodes
 	stale    []*registry.Replica // of an older version, the same otherwise
@@ -76,7 +77,8 @@ func (ps *pass) wanted() {
 
 // spare raises what is wanted by one when no replica sleeps and fewer exist
 // than a cold start's horizon asks for: it is started now, so that it can be
-// asleep, and woken in time, when demand has grown that far.
+// asleep, and woken in time, when demand has grown that far. While others still
+// suffice it gets a free GPU only: nobody is stopped for what may never come.
 func (ps *pass) spare(n *need) {
 	existing := n.have() + len(n.asleep)
 	asked := ps.view.Headroom[n.name].NeedExisting
@@ -85,6 +87,7 @@ func (ps *pass) spare(n *need) {
 	}
 	n.keepComing = existing <= asked && n.freshComing() > 0
 	if n.want > 0 && len(n.asleep) == 0 && existing >= n.want && existing < asked {
+		n.freeOnly = existing > n.want
 		n.want, n.why = existing+1, fmt.Sprintf("%d should exist for the time of a cold start", asked)
 	}
 }

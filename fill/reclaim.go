@@ -68,6 +68,10 @@ func (ps *pass) reclaim(n *need) {
 	if n.model.RetryAtMs > ps.nowMs {
 		c.wakeOnly = true
 	}
+	if n.freeOnly && !c.freeExists() {
+		n.missing = 0
+		return
+	}
 	count := min(n.missing, maxTakesPerModel)
 	c.fill(count)
 	if len(c.takes) > 0 {
@@ -98,7 +102,7 @@ func (ps *pass) reclaim(n *need) {
 // fill chooses greedily until count replicas are placed or none can be.
 func (c *chooser) fill(count int) {
 	for len(c.takes) < count {
-		o, ok := c.best(c.n.surge && len(c.takes) == 0 && c.freeExists())
+		o, ok := c.best((c.n.surge || c.n.freeOnly) && len(c.takes) == 0 && c.freeExists())
 		if !ok || o.key.cost >= impossible {
 			return
 		}

@@ -126,7 +126,8 @@ func (ps *pass) minus(all, kept []int32) []int32 {
 }
 
 // giveGuarantees frees GPUs for waiting gangs of tenants below their guarantee,
-// from tenants that borrow; and, with slack, for tenants far below their fair
+// from tenants that borrow; for those of higher priority, from lower ones of
+// their own tenant; and, with slack, for tenants far below their fair
 // share from those far above. Equal ones never stop each other: after giving,
 // the giver must still be better off, so no two can take in turns.
 func (ps *pass) giveGuarantees() {
@@ -164,10 +165,17 @@ func (ps *pass) giveGuarantees() {
 
 // mayAsk is how many GPUs a gang's tenant may lose to j's tenant.
 func (ps *pass) mayAsk(j, giver *floorJob, want int) int {
-	if giver.tenant == j.tenant || ps.nowMs-giver.job.RunStartedMs < ps.cfg.MinRunMs {
+	if ps.nowMs-giver.job.RunStartedMs < ps.cfg.MinRunMs {
 		return 0
 	}
 	t, o := j.tenant, giver.tenant
+	if t == o {
+		// Within a tenant a strictly higher priority goes first: no two can take in turns.
+		if giver.job.Spec.Priority < j.job.Spec.Priority {
+			return o.held
+		}
+		return 0
+	}
 	if t.held+want <= t.guarantee {
 		return max(0, o.held-o.guarantee)
 	}
@@ -256,6 +264,9 @@ func (ps *pass) promiseTo(j *floorJob, open, asked []int32, lack int) {
 		giver := &ps.f.jobs[a]
 		why := fmt.Sprintf("tenant %s holds %d GPUs and %s waits within its share; tenant %s holds %d",
 			j.tenant.name, j.tenant.held, j.name, giver.tenant.name, giver.tenant.held)
+		if giver.tenant == j.tenant {
+			why = fmt.Sprintf("%s waits with priority %d; %s has %d", j.name, j.job.Spec.Priority, giver.name, giver.job.Spec.Priority)
+		}
 		freed := ps.give(giver, lack, j.name, why)
 		lack -= len(freed)
 		waitMs = max(waitMs, ps.stopTimeoutMs(giver, registry.RungQuota))

@@ -172,7 +172,7 @@ func (c *chooser) wake(r *registry.Replica, freeOnly bool) (option, bool) {
 			return o, false
 		case !g.active && fits:
 		case g.comingFree() && fits:
-			readyMs = max(readyMs, c.ps.cfg.StopMs)
+			readyMs = max(readyMs, c.comingMs(g))
 		case g.job >= 0 && !freeOnly && fits && c.mayTake(g.job):
 			c.note(g.job)
 		default:
@@ -184,6 +184,17 @@ func (c *chooser) wake(r *registry.Replica, freeOnly bool) (option, bool) {
 	o.key = c.price(o.gpus, readyMs, wakeMs)
 	o.beginCost = float64(wakeMs) * float64(len(o.gpus))
 	return o, true
+}
+
+// comingMs is how long a GPU whose holder is on its way out may still be held:
+// a replica ends the requests it has, which can take far longer than a gang
+// takes to stop.
+func (c *chooser) comingMs(g *floorGPU) int64 {
+	r := c.ps.st.Replicas[g.fact.Active]
+	if r == nil {
+		return c.ps.fleet.stop.valueMs(c.ps.cfg.StopMs)
+	}
+	return max(0, c.ps.fleet.drain.valueMs(c.ps.cfg.DrainMs)-(c.ps.nowMs-r.SinceMs))
 }
 
 // mayTake tells whether a gang may be asked to give way.
@@ -311,7 +322,7 @@ func (c *chooser) inSpan(s span, freeOnly bool, out *option) (key, bool) {
 				}
 			case pass == 1 && g.comingFree() && len(c.avail) < size && c.fits(g):
 				c.avail = append(c.avail, i)
-				coming = c.ps.cfg.StopMs
+				coming = max(coming, c.comingMs(g))
 			case pass == 0 && g.active && g.job < 0 || g.claimed:
 				serving++
 			}
@@ -322,9 +333,7 @@ func (c *chooser) inSpan(s span, freeOnly bool, out *option) (key, bool) {
 	loose := float64(max(0, free-size))*10 - float64(serving)
 	if len(c.avail) >= size {
 		c.jobs = c.jobs[:0]
-		if free < size {
-			coming = c.ps.cfg.StopMs
-		} else {
+		if free >= size {
 			coming = 0
 		}
 		k := c.price(c.avail[:size], coming, beginMs)

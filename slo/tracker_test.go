@@ -259,7 +259,7 @@ func TestForecastCovers(t *testing.T) {
 		}
 		share, scored := f.Coverage()
 		t.Logf("horizon %d: coverage %.3f of %d, demand over rate %.2f", horizonMs, share, scored, over/6000)
-		if share < 0.90 || share > 0.985 || scored < 5000 || over/6000 > 2 {
+		if target := Default().Quantile; share < target-0.06 || share > target+0.04 || scored < 5000 || over/6000 > 2 {
 			t.Errorf("horizon %d: coverage %.3f of %d forecasts, demand %.2f times the rate (seed %d)", horizonMs, share, scored, over/6000, seed)
 		}
 	}

@@ -25,7 +25,7 @@ const (
 	demoFixed   = "vision"
 	demoSignal  = "legacy"
 
-	demoMicroBatches  = 24
+	demoMicroBatches  = 840 // a multiple of every world size from 2 to 8
 	demoEngineActive  = 130 << 30
 	demoAsleepBytes   = 2 << 30
 	demoRankActive    = 24 << 30
@@ -225,7 +225,7 @@ func (f *demoFloor) model(name string, maxReplicas, guarantee int) registry.Mode
 func (f *demoFloor) job(name, tenant string, minWorld, maxWorld, multiple int, extra ...string) registry.JobSpec {
 	j := registry.JobSpec{Name: name, Tenant: tenant, MinWorld: minWorld, MaxWorld: maxWorld, WorldMultiple: multiple,
 		ActiveBytes: demoRankActive, ResidentBytes: demoRankResident,
-		Command: append([]string{f.exe, "trainer", "--micro-batches", strconv.Itoa(demoMicroBatches), "--micro-ms", "10", "--save-every", "200", "--max-steps", "0", "--scope", "shared",
+		Command: append([]string{f.exe, "trainer", "--micro-batches", strconv.Itoa(demoMicroBatches), "--micro-batch-samples", "1", "--micro-ms", "0.5", "--save-every", "100", "--max-steps", "0", "--scope", "shared",
 			"--active-memory", "24GiB", "--resident-memory", "20GiB", "--step-log", f.stepLog(name)}, extra...)}
 	return j
 }
@@ -233,9 +233,10 @@ func (f *demoFloor) job(name, tenant string, minWorld, maxWorld, multiple int, e
 func (f *demoFloor) stepLog(job string) string { return filepath.Join(f.dir, "steps-"+job) }
 
 // ready registers tenants, models and jobs, and waits until each model answers
-// and each job has run.
+// and training has begun.
 func (f *demoFloor) ready(ctx context.Context) error {
-	elastic := f.job(demoElastic, "research", 2, 8, 2)
+	elastic := f.job(demoElastic, "research", 2, 8, 1)
+	elastic.Priority = 1
 	fixed := f.job(demoFixed, "product", 2, 2, 1)
 	signal := f.job(demoSignal, "research", 1, 1, 1, "--no-protocol")
 	signal.Protocol, signal.StopSignal, signal.GraceMs = "none", "SIGTERM", demoSignalGraceMs
@@ -256,7 +257,7 @@ func (f *demoFloor) ready(ctx context.Context) error {
 	if err := f.retry(ctx, func(ctx context.Context) error { return f.modelsAnswer(ctx) }); err != nil {
 		return err
 	}
-	for _, j := range []registry.JobSpec{fixed, signal, elastic} {
+	for _, j := range []registry.JobSpec{elastic, signal, fixed} {
 		j.Default()
 		if err := f.client.call(ctx, "POST", "/v1/jobs", j, nil); err != nil {
 			return fmt.Errorf("submit %s: %w", j.Name, err)
@@ -280,15 +281,20 @@ func (f *demoFloor) modelsAnswer(ctx context.Context) error {
 	return nil
 }
 
+// jobsRan waits until training holds every GPU that the models do not.
 func (f *demoFloor) jobsRan(ctx context.Context) error {
 	st, err := f.status(ctx)
 	if err != nil {
 		return err
 	}
+	running := 0
 	for _, j := range st.Jobs {
-		if j.TrainGPUS == 0 && j.Phase != string(registry.JobRunning) {
-			return fmt.Errorf("job %s is %s: %w", j.Name, j.Phase, errNotYet)
+		if j.Phase == string(registry.JobRunning) {
+			running += j.World
 		}
+	}
+	if running == 0 {
+		return fmt.Errorf("no job runs: %w", errNotYet)
 	}
 	return nil
 }

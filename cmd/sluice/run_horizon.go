@@ -19,8 +19,8 @@ type horizons struct {
 }
 
 const (
-	keepTook      = 32
-	horizonSlack  = 1.5 // the next one may take longer than nine in ten of the last
+	keepTook      = 16
+	horizonSlack  = 1.2 // the next one may take longer than nine in ten of the last
 	minHorizonMs  = 200
 	maxHorizonMs  = 600_000
 	horizonModels = 4096 // beyond it nothing is learned of further models

@@ -65,6 +65,7 @@ type server struct {
 	meter     *gateway.Meter
 	route     *own.Router
 	table     atomic.Pointer[router.Table] // given to the route last
+	coming    atomic.Pointer[map[string]router.Coming]
 	data      *gateway.Server
 	admin     *admin.Server
 	audit     *os.File
@@ -122,7 +123,7 @@ func (s *server) start() error {
 	}
 	agents.Timeout = leaseTimeoutMs * time.Millisecond
 	cfg.Leaser = &agentLeases{gateway: o.Node, scheme: trust.AgentScheme, client: agents}
-	cfg.Coming = s.coming
+	cfg.Coming = s.comingNow
 	s.route = own.New(cfg)
 	s.keys = &keyTable{}
 	s.refresh()
@@ -285,12 +286,16 @@ func (s *server) refresh() {
 	var table *router.Table
 	var models []gateway.MeterModel
 	var err error
-	depth := func(model string) int { return s.route.Depth(model) }
-	s.ctl.Read(func(st *registry.State, _ *nodes.Fleet, _ int64) {
+	s.ctl.Read(func(st *registry.State, _ *nodes.Fleet, nowMs int64) {
 		table, err = tableOf(st)
-		models = meterModels(st, s.horizon.ms, depth)
+		models = meterModels(st, s.horizon.ms)
+		coming := s.comingOf(st, nowMs)
+		s.coming.Store(&coming)
 		s.keys.set(st)
 	})
+	for i := range models { // not under the controller's lock: the router has its own
+		models[i].QueueDepth = s.route.Depth(models[i].Name)
+	}
 	if err != nil {
 		s.opts.Log.Error("cannot build the routing table", "error", err)
 		return
@@ -322,29 +327,37 @@ func (s *server) watchHorizon() {
 	}
 }
 
-// coming tells the router what capacity of a model is on its way.
-func (s *server) coming(model string) router.Coming {
-	c := router.Coming{}
-	s.ctl.Read(func(st *registry.State, _ *nodes.Fleet, nowMs int64) {
-		for _, r := range st.Replicas {
-			if r.Model != model {
-				continue
-			}
-			switch r.Phase {
-			case registry.ReplicaWaiting, registry.ReplicaStarting, registry.ReplicaWaking:
-				eta, coldMs := s.horizon.ms(model)
-				if !r.Wake {
-					eta = coldMs
-				}
-				eta = max(1, eta-(nowMs-max(r.DecidedMs, r.CreatedMs)))
-				if c.Replicas == 0 || eta < c.EtaMs {
-					c.EtaMs = eta
-				}
-				c.Replicas++
-			}
+// comingOf says what capacity of each model is on its way.
+func (s *server) comingOf(st *registry.State, nowMs int64) map[string]router.Coming {
+	out := map[string]router.Coming{}
+	for _, r := range st.Replicas {
+		switch r.Phase {
+		case registry.ReplicaWaiting, registry.ReplicaStarting, registry.ReplicaWaking:
+		default:
+			continue
 		}
-	})
-	return c
+		eta, coldMs := s.horizon.ms(r.Model)
+		if !r.Wake {
+			eta = coldMs
+		}
+		eta = max(1, eta-(nowMs-max(r.DecidedMs, r.CreatedMs)))
+		c := out[r.Model]
+		if c.Replicas == 0 || eta < c.EtaMs {
+			c.EtaMs = eta
+		}
+		c.Replicas++
+		out[r.Model] = c
+	}
+	return out
+}
+
+// coming answers the router from the latest refresh: it must not wait for the
+// controller's lock.
+func (s *server) comingNow(model string) router.Coming {
+	if m := s.coming.Load(); m != nil {
+		return (*m)[model]
+	}
+	return router.Coming{}
 }
 
 // close ends everything in the reverse order. Holders go on.

@@ -57,7 +57,7 @@ func external(m *registry.Model) router.Replica {
 
 // meterModels tells the meter what models there are and how many replicas of
 // each are ready now.
-func meterModels(s *registry.State, horizonMs func(model string) (wakeMs, coldMs int64), depth func(model string) int) []gateway.MeterModel {
+func meterModels(s *registry.State, horizonMs func(model string) (wakeMs, coldMs int64)) []gateway.MeterModel {
 	ready := map[string]int{}
 	for _, r := range s.Replicas {
 		if r.Phase == registry.ReplicaReady {
@@ -80,7 +80,7 @@ func meterModels(s *registry.State, horizonMs func(model string) (wakeMs, coldMs
 		}
 		out = append(out, gateway.MeterModel{
 			Model:         slo.Model{Name: name, Objectives: m.Spec.Objectives, MinReplicas: m.Spec.MinReplicas, MaxInFlight: m.Spec.MaxInFlight},
-			ReadyReplicas: n, HorizonMs: wakeMs, ColdHorizonMs: coldMs, QueueDepth: depth(name),
+			ReadyReplicas: n, HorizonMs: wakeMs, ColdHorizonMs: coldMs,
 		})
 	}
 	return out
