@@ -169,17 +169,17 @@ func demoNeed(requests []trace.Request, s slo.Service) []int {
 	return total
 }
 
-// chooseThin finds the largest share whose need peaks at demoPeakNeed.
+// chooseThin finds the smallest share whose need peaks at demoPeakNeed; the
+// whole trace when none does.
 func chooseThin(all []trace.Request, seed uint64, s slo.Service) float64 {
-	best := chosenThinFrom
-	for f := chosenThinFrom; f <= 1; f += 0.02 {
+	for f := chosenThinFrom; f < 1; f += 0.01 {
 		peak := 0
 		for _, n := range demoNeed(trace.Thin(all, f, seed), s) {
 			peak = max(peak, n)
 		}
-		if peak <= demoPeakNeed {
-			best = f
+		if peak >= demoPeakNeed {
+			return f
 		}
 	}
-	return best
+	return 1
 }
