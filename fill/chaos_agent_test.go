@@ -30,7 +30,6 @@ type chaosHolder struct {
 	status nodes.HolderStatus
 	m      *rank.Machine
 	silent bool // answers nothing, steps no more
-	asleep bool
 }
 
 // chaosGang is what the ranks of one generation share: a collective at each step.
