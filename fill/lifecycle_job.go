@@ -53,7 +53,7 @@ func (a *advancer) jobTo(j *registry.Job, to registry.JobPhase, timeoutMs int64,
 // rankSeen finds what is known of rank i of the present generation.
 func (a *advancer) rankSeen(j *registry.Job, i int) (*nodes.HolderStatus, *nodes.RankSeen) {
 	p := &j.Ranks[i]
-	holder := registry.RankHolder(j.Spec.Name, j.Generation, i)
+	holder := j.Holder(i)
 	return a.v.Fleet.Holder(p.Node, holder), a.v.Fleet.Rank(p.Node, holder, i)
 }
 
@@ -370,10 +370,9 @@ func (a *advancer) jobReleasing(j *registry.Job) {
 		if p.Gone {
 			continue
 		}
-		holder := registry.RankHolder(j.Spec.Name, j.Generation, i)
 		n := a.v.State.Nodes[p.Node]
 		switch {
-		case a.v.gone(p.Node, holder, rankOrderID(j, i, nodes.OrderStop), rankOrderID(j, i, nodes.OrderKill)):
+		case a.v.gone(p.Node, j.Holder(i), rankOrderID(j, i, nodes.OrderStop), rankOrderID(j, i, nodes.OrderKill)):
 			gone = append(gone, i)
 		case n == nil || n.Lost:
 			if j.Spec.SpeaksProtocol() || n == nil || a.nowMs-n.LastSeenMs >= abandonSignalMs {

@@ -60,7 +60,7 @@ func replicaOrderID(r *registry.Replica, kind nodes.OrderKind) string {
 }
 
 func rankOrderID(j *registry.Job, i int, kind nodes.OrderKind) string {
-	return orderID(registry.RankHolder(j.Spec.Name, j.Generation, i), kind, j.Seq)
+	return orderID(j.Holder(i), kind, j.Seq)
 }
 
 func (o *orderer) send(node string, ord nodes.Order) {
@@ -120,22 +120,31 @@ func (o *orderer) replicaSpec(r *registry.Replica) *nodes.HolderSpec {
 }
 
 func (o *orderer) job(j *registry.Job) {
-	for i := range j.Ranks {
+	for i := 0; i < len(j.Ranks); i += j.HolderRanks(i) {
 		if j.Ranks[i].Gone || !o.v.connected(j.Ranks[i].Node) {
 			continue
 		}
-		holder := registry.RankHolder(j.Spec.Name, j.Generation, i)
-		h := o.v.Fleet.Holder(j.Ranks[i].Node, holder)
-		r := o.v.Fleet.Rank(j.Ranks[i].Node, holder, i)
-		ord := nodes.Order{Holder: holder, Generation: j.Generation, Reason: j.Reason}
-		if o.rank(j, i, h, r, &ord) {
+		h := o.v.Fleet.Holder(j.Ranks[i].Node, j.Holder(i))
+		ord := nodes.Order{Holder: j.Holder(i), Generation: j.Generation, Reason: j.Reason}
+		if o.rank(j, i, h, &ord) {
 			o.send(j.Ranks[i].Node, ord)
 		}
 	}
 }
 
-// rank fills in the order that rank i needs now, if any.
-func (o *orderer) rank(j *registry.Job, i int, h *nodes.HolderStatus, r *nodes.RankSeen, ord *nodes.Order) bool {
+// anyRank tells whether f holds for one of the ranks that the holder of rank
+// first stands for. A rank that said nothing is nil.
+func (o *orderer) anyRank(j *registry.Job, first int, f func(r *nodes.RankSeen) bool) bool {
+	for k := first; k < first+j.HolderRanks(first); k++ {
+		if f(o.v.Fleet.Rank(j.Ranks[k].Node, j.Holder(first), k)) {
+			return true
+		}
+	}
+	return false
+}
+
+// rank fills in the order that the holder of rank i, its first, needs now, if any.
+func (o *orderer) rank(j *registry.Job, i int, h *nodes.HolderStatus, ord *nodes.Order) bool {
 	switch j.Phase {
 	case registry.JobPreparing:
 		if h != nil {
@@ -148,9 +157,9 @@ func (o *orderer) rank(j *registry.Job, i int, h *nodes.HolderStatus, r *nodes.R
 		}
 		ord.Kind, ord.Spec = nodes.OrderStart, o.rankSpec(j, i)
 	case registry.JobStopping:
-		return o.stopping(j, i, h, r, ord)
+		return o.stopping(j, i, h, ord)
 	case registry.JobResuming:
-		if r == nil || j.Stop == nil || r.ResumedID == j.Stop.ID {
+		if j.Stop == nil || !o.anyRank(j, i, func(r *nodes.RankSeen) bool { return r != nil && r.ResumedID != j.Stop.ID }) {
 			return false
 		}
 		ord.Kind, ord.StopID = nodes.OrderRankResume, j.Stop.ID
@@ -165,7 +174,7 @@ func (o *orderer) rank(j *registry.Job, i int, h *nodes.HolderStatus, r *nodes.R
 			ord.Kind = nodes.OrderKill
 		}
 	case registry.JobRunning:
-		return o.prune(j, i, r, ord)
+		return o.prune(j, i, ord)
 	default:
 		return false
 	}
@@ -179,8 +188,8 @@ func (o *orderer) rank(j *registry.Job, i int, h *nodes.HolderStatus, r *nodes.R
 // for weeks writes most of them itself. It stays sound however late it comes:
 // manifests only go forward, so what is older than a current one, and not kept
 // beside it, never becomes one.
-func (o *orderer) prune(j *registry.Job, i int, r *nodes.RankSeen, ord *nodes.Order) bool {
-	m := j.Current()
+func (o *orderer) prune(j *registry.Job, i int, ord *nodes.Order) bool {
+	m, r := j.Current(), o.v.Fleet.Rank(j.Ranks[i].Node, ord.Holder, i)
 	firstHere := i == 0 || j.Ranks[i-1].Node != j.Ranks[i].Node
 	if m == nil || !firstHere || !j.Spec.SpeaksProtocol() || r == nil || r.PrunedStep >= m.Step {
 		return false
@@ -215,7 +224,7 @@ func keptNames(jobDir string, j *registry.Job) []string {
 	return slices.Compact(names)
 }
 
-func (o *orderer) stopping(j *registry.Job, i int, h *nodes.HolderStatus, r *nodes.RankSeen, ord *nodes.Order) bool {
+func (o *orderer) stopping(j *registry.Job, i int, h *nodes.HolderStatus, ord *nodes.Order) bool {
 	ord.Reason = j.Stop.Reason
 	if !j.Spec.SpeaksProtocol() {
 		if h == nil || h.Exited {
@@ -227,12 +236,14 @@ func (o *orderer) stopping(j *registry.Job, i int, h *nodes.HolderStatus, r *nod
 	}
 	ord.StopID, ord.Mode = j.Stop.ID, j.Stop.Mode
 	if j.Stop.Step < 0 {
-		if r != nil && (r.PreparedID == j.Stop.ID || r.Finished) {
+		if !o.anyRank(j, i, func(r *nodes.RankSeen) bool { return r == nil || (r.PreparedID != j.Stop.ID && !r.Finished) }) {
 			return false
 		}
 		ord.Kind = nodes.OrderRankPrepare
 	} else {
-		if r != nil && (r.StoppedID == j.Stop.ID || r.YieldedID == j.Stop.ID || r.Finished) {
+		if !o.anyRank(j, i, func(r *nodes.RankSeen) bool {
+			return r == nil || (r.StoppedID != j.Stop.ID && r.YieldedID != j.Stop.ID && !r.Finished)
+		}) {
 			return false
 		}
 		ord.Kind, ord.Step = nodes.OrderRankCommit, j.Stop.Step
@@ -241,8 +252,12 @@ func (o *orderer) stopping(j *registry.Job, i int, h *nodes.HolderStatus, r *nod
 	return true
 }
 
+// rankSpec is the spec of the holder of rank i, its first.
 func (o *orderer) rankSpec(j *registry.Job, i int) *nodes.HolderSpec {
-	p := &j.Ranks[i]
+	var gpus []string
+	for k := i; k < i+j.HolderRanks(i); k++ {
+		gpus = append(gpus, j.Ranks[k].GPUs...)
+	}
 	local, localWorld, nodeRank, nodeCount := localNumbers(j, i)
 	rs := &nodes.RankSpec{Job: j.Spec.Name, Launcher: j.Spec.Launcher, Rank: i, LocalRank: local, WorldSize: len(j.Ranks),
 		LocalWorldSize: localWorld, NodeRank: nodeRank, NodeCount: nodeCount,
@@ -251,8 +266,8 @@ func (o *orderer) rankSpec(j *registry.Job, i int) *nodes.HolderSpec {
 	if m := j.Current(); m != nil {
 		rs.ResumeManifest = manifestJSON(m)
 	}
-	return &nodes.HolderSpec{ID: registry.RankHolder(j.Spec.Name, j.Generation, i), Kind: nodes.KindRank, Owner: j.Spec.Name,
-		Tenant: j.Spec.Tenant, Generation: j.Generation, GPUs: p.GPUs, Command: j.Spec.Command, Env: j.Spec.Env,
+	return &nodes.HolderSpec{ID: j.Holder(i), Kind: nodes.KindRank, Owner: j.Spec.Name,
+		Tenant: j.Spec.Tenant, Generation: j.Generation, GPUs: gpus, Command: j.Spec.Command, Env: j.Spec.Env,
 		Workdir: j.Spec.Workdir, User: j.Spec.User, ActiveBytes: j.Spec.ActiveBytes, ResidentBytes: j.Spec.ResidentBytes, Rank: rs}
 }
 

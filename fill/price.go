@@ -146,10 +146,10 @@ func (ps *pass) countFinished(j *floorJob) {
 		if s == nil || len(s.Ranks) == 0 {
 			continue
 		}
-		// The name of registry.RankHolder, made without allocating.
+		// The name of registry.Job.Holder, made without allocating.
 		b := append(append(ps.name[:0], j.name...), ".g"...)
 		b = append(strconv.AppendInt(b, j.job.Generation, 10), ".r"...)
-		ps.name = strconv.AppendInt(b, int64(p.Rank), 10)
+		ps.name = strconv.AppendInt(b, int64(j.job.FirstRank(r)), 10)
 		seen := s.Ranks[string(ps.name)][p.Rank]
 		if seen != nil && seen.Finished {
 			j.finished = append(j.finished, r)

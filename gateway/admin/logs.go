@@ -67,33 +67,22 @@ func (s *Server) getJobLog(w http.ResponseWriter, r *http.Request, _ Actor) erro
 // what the agents still keep of the last one.
 func (v *snapshot) logSources(j *registry.Job, rank int) ([]logSource, error) {
 	var out []logSource
-	for _, p := range j.Ranks {
-		if n := v.s.Nodes[p.Node]; n != nil {
-			out = append(out, logSource{registry.RankHolder(j.Spec.Name, j.Generation, p.Rank), n.AgentAddr, "r" + strconv.Itoa(p.Rank)})
+	for first, n := 0, 0; first < len(j.Ranks); first += n {
+		n = j.HolderRanks(first)
+		if node := v.s.Nodes[j.Ranks[first].Node]; node != nil && (rank < 0 || (first <= rank && rank < first+n)) {
+			out = append(out, logSource{j.Holder(first), node.AgentAddr, "r" + strconv.Itoa(first)})
 		}
 	}
-	if j.Spec.Launcher == nodes.LaunchTorchrun {
-		out = slices.DeleteFunc(out, func(l logSource) bool { return !v.reported(l.holder) })
-	}
-	if len(out) == 0 {
+	if len(j.Ranks) == 0 {
 		out = v.keptLogs(j)
-	}
-	if rank >= 0 {
-		out = slices.DeleteFunc(out, func(l logSource) bool { return l.label != "r"+strconv.Itoa(rank) })
+		if rank >= 0 {
+			out = slices.DeleteFunc(out, func(l logSource) bool { return l.label != "r"+strconv.Itoa(rank) })
+		}
 	}
 	if len(out) == 0 {
 		return nil, &Error{Status: http.StatusNotFound, Code: "no_log", Message: "no agent keeps a log of this job's ranks now", Remedy: "look again when the job runs, or on the nodes"}
 	}
 	return out[:min(len(out), maxLogRanks)], nil
-}
-
-func (v *snapshot) reported(holder string) bool {
-	for _, seen := range v.f.Nodes {
-		if seen.Holders[holder] != nil {
-			return true
-		}
-	}
-	return false
 }
 
 func (v *snapshot) keptLogs(j *registry.Job) []logSource {

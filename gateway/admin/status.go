@@ -373,7 +373,7 @@ func (v *snapshot) job(j *registry.Job) JobStatus {
 func (v *snapshot) progress(j *registry.Job, st *JobStatus) {
 	low, high := int64(-1), int64(-1)
 	for _, p := range j.Ranks {
-		r := v.rank(j, p)
+		r := v.f.Rank(p.Node, j.Holder(p.Rank), p.Rank)
 		if r == nil || r.Generation != j.Generation {
 			low = -1
 			return
@@ -393,22 +393,6 @@ func (v *snapshot) progress(j *registry.Job, st *JobStatus) {
 	if low >= 0 {
 		st.Step = low
 	}
-}
-
-// rank finds the latest of a rank: its own holder's, or with torchrun that of
-// its node's holder.
-func (v *snapshot) rank(j *registry.Job, p registry.RankPlace) *nodes.RankSeen {
-	if r := v.f.Rank(p.Node, registry.RankHolder(j.Spec.Name, j.Generation, p.Rank), p.Rank); r != nil {
-		return r
-	}
-	for _, q := range j.Ranks {
-		if q.Node == p.Node && q.Rank < p.Rank {
-			if r := v.f.Rank(p.Node, registry.RankHolder(j.Spec.Name, j.Generation, q.Rank), p.Rank); r != nil {
-				return r
-			}
-		}
-	}
-	return nil
 }
 
 func (v *snapshot) books() BooksStatus {

@@ -96,7 +96,7 @@ func (s *State) dropNext(j *Job, at int64) {
 // they keep memory until proved gone, but are not active where somebody else is.
 func (s *State) holdAgain(j *Job, at int64) {
 	for _, r := range j.Ranks {
-		holder := RankHolder(j.Spec.Name, j.Generation, r.Rank)
+		holder := j.Holder(r.Rank)
 		for _, id := range r.GPUs {
 			if g := s.GPUs[id]; g.Active == "" && !g.isResident(holder) {
 				g.Active = holder
@@ -123,17 +123,9 @@ func (s *State) rankGone(c *RankGone, at int64) ([]Event, error) {
 		if n < 0 || n >= len(j.Ranks) || j.Ranks[n].Gone {
 			continue
 		}
-		holder := RankHolder(j.Spec.Name, j.Generation, n)
-		for _, id := range j.Ranks[n].GPUs {
-			g := s.GPUs[id]
-			s.settle(g, at)
-			if c.Abandon {
-				continue // still held, as active or resident, until HolderGone
-			}
-			s.freeOf(g, holder, at)
-			freed = append(freed, id)
-		}
-		j.Ranks[n].Gone = true
+		// What was proved is the end of a holder: with it all its ranks are gone.
+		first := j.FirstRank(n)
+		freed = append(freed, s.ranksGone(j, first, first+j.HolderRanks(first), c.Abandon, at)...)
 		moved = true
 	}
 	if !moved {
@@ -147,6 +139,25 @@ func (s *State) rankGone(c *RankGone, at int64) ([]Event, error) {
 		return []Event{ev}, nil
 	}
 	return append([]Event{ev}, s.afterGone(j, at)...), nil
+}
+
+// ranksGone marks ranks first to end-1, which one holder stood for, gone, and
+// returns the GPUs that are free with it.
+func (s *State) ranksGone(j *Job, first, end int, abandon bool, at int64) (freed []string) {
+	holder := j.Holder(first)
+	for n := first; n < end; n++ {
+		for _, id := range j.Ranks[n].GPUs {
+			g := s.GPUs[id]
+			s.settle(g, at)
+			if abandon {
+				continue // still held, as active or resident, until HolderGone
+			}
+			s.freeOf(g, holder, at)
+			freed = append(freed, id)
+		}
+		j.Ranks[n].Gone = true
+	}
+	return freed
 }
 
 // freeOf takes holder off g.
@@ -178,21 +189,6 @@ func (s *State) holderGone(c *HolderGone, at int64) ([]Event, error) {
 		return nil, nil
 	}
 	return []Event{{Kind: "gpu", Object: c.Holder, From: "orphaned", To: "gone", GPUs: freed}}, nil
-}
-
-// CurrentHolder tells whether holder is a rank, not yet gone, of its job's
-// present generation.
-func (s *State) CurrentHolder(holder string) bool {
-	j := s.Jobs[jobOf(holder)]
-	if j == nil {
-		return false
-	}
-	for _, r := range j.Ranks {
-		if !r.Gone && RankHolder(j.Spec.Name, j.Generation, r.Rank) == holder {
-			return true
-		}
-	}
-	return false
 }
 
 func (s *State) afterGone(j *Job, at int64) []Event {

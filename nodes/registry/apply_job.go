@@ -70,7 +70,7 @@ func (s *State) checkPlacement(j *Job, ranks []RankPlace, own string) error {
 			used[id] = true
 		}
 	}
-	return nil
+	return inARow(j, ranks)
 }
 
 func (s *State) jobPlace(p *JobPlace, at int64) ([]Event, error) {
@@ -123,7 +123,7 @@ func (s *State) beginGeneration(j *Job, ranks []RankPlace, timeoutMs, at int64) 
 		for _, id := range r.GPUs {
 			g := s.GPUs[id]
 			s.settle(g, at)
-			g.Active, g.Reserved = RankHolder(j.Spec.Name, j.Generation, r.Rank), ""
+			g.Active, g.Reserved = j.Holder(r.Rank), ""
 		}
 	}
 	s.moveJob(j, JobPreparing, timeoutMs, "", at)
@@ -244,7 +244,7 @@ func (s *State) jobPhase(c *PhaseChange, at int64) ([]Event, error) {
 
 func (s *State) yieldGPUs(j *Job, at int64) {
 	for _, r := range j.Ranks {
-		holder := RankHolder(j.Spec.Name, j.Generation, r.Rank)
+		holder := j.Holder(r.Rank)
 		for _, id := range r.GPUs {
 			g := s.GPUs[id]
 			s.settle(g, at)
@@ -260,7 +260,7 @@ func (s *State) yieldGPUs(j *Job, at int64) {
 
 func (s *State) mayResume(j *Job) error {
 	for _, r := range j.Ranks {
-		holder := RankHolder(j.Spec.Name, j.Generation, r.Rank)
+		holder := j.Holder(r.Rank)
 		for _, id := range r.GPUs {
 			g := s.GPUs[id]
 			if g.Active != "" || (g.Reserved != "" && g.Reserved != j.Spec.Name) || g.Fenced != "" {
@@ -276,7 +276,7 @@ func (s *State) mayResume(j *Job) error {
 
 func (s *State) occupyAgain(j *Job, at int64) {
 	for _, r := range j.Ranks {
-		holder := RankHolder(j.Spec.Name, j.Generation, r.Rank)
+		holder := j.Holder(r.Rank)
 		for _, id := range r.GPUs {
 			g := s.GPUs[id]
 			s.settle(g, at)

@@ -157,19 +157,6 @@ func (s *State) bookState(g *GPU) BookState {
 	return BookIdle
 }
 
-// jobOf cuts the job's name from a rank holder's id, "bert.g3.r1" → "bert".
-func jobOf(holder string) string {
-	dots := 0
-	for i := len(holder) - 1; i >= 0; i-- {
-		if holder[i] == '.' {
-			if dots++; dots == 2 {
-				return holder[:i]
-			}
-		}
-	}
-	return ""
-}
-
 // lose moves a job's unsaved time from kept to lost.
 func (s *State) lose(j *Job) int64 {
 	ms := j.UnsavedMs

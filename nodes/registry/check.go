@@ -73,7 +73,7 @@ func (s *State) checkJob(j *Job) []string {
 		return bad
 	}
 	for _, r := range j.Ranks {
-		holder := RankHolder(j.Spec.Name, j.Generation, r.Rank)
+		holder := j.Holder(r.Rank)
 		for _, id := range r.GPUs {
 			g := s.GPUs[id]
 			if j.Phase == JobRunning && g.Active != holder {

@@ -246,8 +246,3 @@ type GPU struct {
 	SinceMs int64     `json:"sinceMs"`
 	FirstMs int64     `json:"firstMs"`
 }
-
-// RankHolder names the holder of a job's rank in a generation.
-func RankHolder(job string, generation int64, rank int) string {
-	return job + ".g" + itoa(generation) + ".r" + itoa(int64(rank))
-}
