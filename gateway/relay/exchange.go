@@ -184,10 +184,24 @@ func (x *Exchange) try(k *conn, addr, prefix string, req *Request) (silent bool,
 		return false, ErrCancelled
 	}
 	if err := x.send(addr, prefix, req); err != nil {
-		return true, x.fault("send the request", err)
+		return x.unsent(x.fault("send the request", err), req)
 	}
 	got, err := x.readHead(req.Method == "HEAD")
 	return err != nil && !got && errors.Is(err, ErrLost), err
+}
+
+// unsent looks for the answer of an engine that closed before it had read the whole request: too large, say. Without
+// one, err says how the sending failed. The connection is not used again.
+func (x *Exchange) unsent(err error, req *Request) (silent bool, _ error) {
+	if !errors.Is(err, ErrLost) {
+		return true, err
+	}
+	got, noHead := x.readHead(req.Method == "HEAD") // waits for nothing: the connection is broken
+	if noHead != nil {
+		return !got, err
+	}
+	x.broken = true
+	return false, nil
 }
 
 func (x *Exchange) send(addr, prefix string, req *Request) error {

@@ -221,6 +221,32 @@ func TestCase_GW_21_idle_connection_closed(t *testing.T) {
 	}
 }
 
+// An engine refuses a large request by its head alone and closes: its answer counts, not the broken write.
+func TestAnswerBeforeTheRequestIsRead(t *testing.T) {
+	var served atomic.Int64
+	addr := engine(t, func(_ int, c net.Conn) {
+		served.Add(1)
+		var b []byte
+		one := make([]byte, 1)
+		for !bytes.HasSuffix(b, []byte("\r\n\r\n")) {
+			if _, err := c.Read(one); err != nil {
+				return
+			}
+			b = append(b, one[0])
+		}
+		io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno") // then closes, with the body unread
+	})
+	c := client(t, nil)
+	var x Exchange
+	status, body, err := fetch(c, &x, addr, strings.Repeat("a", 32<<20))
+	if err != nil || status != 413 || body != "no" {
+		t.Fatalf("got %d %q, %v", status, body, err)
+	}
+	if served.Load() != 1 || c.Idle() != 0 {
+		t.Errorf("%d connections, %d kept; the request must not be repeated nor the connection kept", served.Load(), c.Idle())
+	}
+}
+
 func TestNoRetryAfterAByte(t *testing.T) {
 	addr := engine(t, func(n int, c net.Conn) {
 		readRequest(c)
