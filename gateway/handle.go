@@ -131,15 +131,15 @@ func errorType(status int) string {
 type keyHash [2 * sha256.Size]byte
 
 // keyOf finds the key of a request. Without any keys everybody on this machine may pass.
-func (s *Server) keyOf(ctx *fasthttp.RequestCtx, hash *keyHash) (Key, bool) {
+func (s *Server) keyOf(h *fasthttp.RequestHeader, hash *keyHash) (Key, bool) {
 	if s.deps.Keys.Empty() {
 		return Key{Tenant: "default"}, s.loopback.Load()
 	}
-	secret := ctx.Request.Header.Peek("Authorization")
+	secret := h.Peek("Authorization")
 	if len(secret) > 7 && bytes.EqualFold(secret[:7], []byte("Bearer ")) {
 		secret = bytes.TrimSpace(secret[7:])
 	} else {
-		secret = ctx.Request.Header.Peek("X-Api-Key")
+		secret = h.Peek("X-Api-Key")
 	}
 	if len(secret) == 0 {
 		return Key{}, false
@@ -152,7 +152,7 @@ func (s *Server) keyOf(ctx *fasthttp.RequestCtx, hash *keyHash) (Key, bool) {
 // authenticate finds the key, or answers 401.
 func (k *call) authenticate() bool {
 	var ok bool
-	if k.key, ok = k.srv.keyOf(k.ctx, &k.hash); !ok {
+	if k.key, ok = k.srv.keyOf(&k.ctx.Request.Header, &k.hash); !ok {
 		k.ctx.Response.Header.Set("Www-Authenticate", "Bearer")
 		k.refuse(fasthttp.StatusUnauthorized, slo.RefusedAuth, "invalid_api_key", "Send a valid key as a bearer token.", 0)
 	}

@@ -66,6 +66,32 @@ func TestCase_SEC_03_no_key_in_any_output(t *testing.T) {
 	}
 }
 
+// Without a good key nobody makes the gateway hold a large body: the head is enough for the refusal.
+func TestLargeBodiesNeedAKey(t *testing.T) {
+	e := startEngine(t, func(a *asked) { replyJSON(a, 200, jsonAnswer) })
+	f := open(t, keyring{hashOf("sk-good"): {ID: "k"}}, nil, e)
+	for _, c := range []struct {
+		key, framing string
+		body         string
+		status       int
+	}{
+		{"sk-bad", "Content-Length: 1000000", "", 401},
+		{"sk-bad", "Transfer-Encoding: chunked", "100000\r\n", 401},
+		{"sk-bad", "Content-Length: 60000", strings.Repeat(" ", 60000), 401},
+		{"sk-bad", "Content-Length: 1000000\r\nExpect: 100-continue", "", 401},
+		{"sk-good", "Content-Length: 999999999", "", 413},
+		{"sk-good", "Content-Length: 1000000", chat + strings.Repeat(" ", 1000000-len(chat)), 200},
+	} {
+		head := "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + c.key + "\r\n" + c.framing + "\r\n\r\n"
+		conn := f.raw(head + c.body)
+		a := readAnswer(bufio.NewReader(conn))
+		if a.status != c.status {
+			t.Errorf("%s, %s: %d %s", c.key, c.framing, a.status, a.body)
+		}
+		conn.Close()
+	}
+}
+
 func TestCase_SEC_06_redirects_are_not_followed(t *testing.T) {
 	target := startEngine(t, func(a *asked) { replyJSON(a, 200, jsonAnswer) })
 	e := startEngine(t, func(a *asked) {

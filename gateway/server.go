@@ -61,6 +61,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		Handler:            s.handle,
 		ErrorHandler:       s.unreadable,
 		ExpectHandler:      s.expect,
+		HeaderReceived:     s.bodyLimit,
 		Concurrency:        cfg.MaxConns,
 		ReadBufferSize:     cfg.MaxHeaderBytes,
 		ReadTimeout:        ms(cfg.ReadTimeoutMs),
@@ -220,11 +221,27 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	case ctx.Request.Header.ContentLength() > s.cfg.MaxBodyBytes:
 		return fasthttp.StatusRequestEntityTooLarge
 	default:
-		if _, ok := s.keyOf(ctx, &keyHash{}); !ok {
+		if _, ok := s.keyOf(&ctx.Request.Header, &keyHash{}); !ok {
 			return fasthttp.StatusUnauthorized
 		}
 	}
 	return fasthttp.StatusContinue
+}
+
+// strangerBodyBytes is what is read of a request whose key is no good, for its 401. Beyond it the connection ends, so
+// that nobody without a key can fill the memory.
+const strangerBodyBytes = 64 << 10
+
+// bodyLimit says how large a body may be, before any of it is read.
+func (s *Server) bodyLimit(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	limit := fasthttp.RequestConfig{MaxRequestBodySize: s.cfg.MaxBodyBytes}
+	if n := h.ContentLength(); n >= 0 && n <= strangerBodyBytes {
+		return limit // the usual case: the key is looked at once, by the handler
+	}
+	if _, ok := s.keyOf(h, &keyHash{}); !ok {
+		limit.MaxRequestBodySize = min(strangerBodyBytes, s.cfg.MaxBodyBytes)
+	}
+	return limit
 }
 
 // unreadable answers what fasthttp could not read as a request.
@@ -233,6 +250,8 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
 	switch {
+	case errors.Is(err, fasthttp.ErrBodyTooLarge) && s.stranger(ctx):
+		status, code, text = fasthttp.StatusUnauthorized, "invalid_api_key", "Send a valid key as a bearer token."
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		status, code = fasthttp.StatusRequestEntityTooLarge, "body_too_large"
 		text = fmt.Sprintf("The body is larger than %d bytes.", s.cfg.MaxBodyBytes)
@@ -245,5 +264,11 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	ctx.Response.Reset()
 	ctx.Response.SetStatusCode(status)
 	ctx.Response.Header.SetContentType("application/json")
-	ctx.Response.SetBody(wire.AppendError(nil, wire.Error{Message: text, Type: wire.TypeInvalidRequest, Code: code}))
+	ctx.Response.SetBody(wire.AppendError(nil, wire.Error{Message: text, Type: errorType(status), Code: code}))
+}
+
+// stranger reports that a request that could be read up to its body has no good key.
+func (s *Server) stranger(ctx *fasthttp.RequestCtx) bool {
+	_, ok := s.keyOf(&ctx.Request.Header, &keyHash{})
+	return !ok
 }
