@@ -91,7 +91,7 @@ func Default() Config {
 		PlanEveryMs: 100, DeadlineMs: 10_000, DownAfterMs: 15_000, RolloutWaitMs: 30_000,
 		StartMs: 45_000, WakeMs: 1000, DrainMs: 2000, YieldMs: 1000, StopMs: 5000, ResumeMs: 500, RestartMs: 25_000,
 		BurstMs: 120_000, StayMs: 600_000,
-		GrowAfterMs: 120_000, MinRunMs: 120_000, MinWorthMs: 15_000, StarveAfterMs: 1_800_000, EvictAsleepAfterMs: 60_000,
+		GrowAfterMs: 45_000, MinRunMs: 60_000, MinWorthMs: 15_000, StarveAfterMs: 1_800_000, EvictAsleepAfterMs: 60_000,
 		YieldTimeoutMs: 10_000, StopTimeoutMs: 30_000, DrainTimeoutMs: 30_000, StartTimeoutMs: 300_000, ResumeTimeoutMs: 10_000,
 		SwitchShare: 0.2, SwitchBurst: 4, ShareSlack: 0.25,
 	}

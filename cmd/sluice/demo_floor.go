@@ -247,8 +247,8 @@ func (f *demoFloor) ready(ctx context.Context) error {
 	}{
 		{"PUT", "/v1/tenants/research", registry.TenantSpec{Name: "research", Weight: 1}},
 		{"PUT", "/v1/tenants/product", registry.TenantSpec{Name: "product", Weight: 1}},
-		{"PUT", "/v1/models/" + demoLong, f.model(demoLong, 6, 2)},
-		{"PUT", "/v1/models/" + demoShort, f.model(demoShort, 4, 1)},
+		{"PUT", "/v1/models/" + demoLong, f.model(demoLong, 4, 2)},
+		{"PUT", "/v1/models/" + demoShort, f.model(demoShort, 3, 1)},
 	} {
 		if err := f.client.call(ctx, put.method, put.path, put.body, nil); err != nil {
 			return fmt.Errorf("%s: %w", put.path, err)

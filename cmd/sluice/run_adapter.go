@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 
 	"sluice/fill/exec"
 	"sluice/gateway/admin"
 	"sluice/nodes"
 	"sluice/nodes/registry"
+	"sluice/nodes/replog"
 	"sluice/slo"
 )
 
@@ -17,7 +20,19 @@ type controlled struct{ c *exec.Controller }
 func (a controlled) Read(f func(*registry.State, *nodes.Fleet, int64)) { a.c.Read(f) }
 
 func (a controlled) Submit(ctx context.Context, cmd registry.Command) ([]registry.Event, error) {
-	return a.c.Submit(ctx, cmd)
+	ev, err := a.c.Submit(ctx, cmd)
+	return ev, passing(err)
+}
+
+// passing marks the errors that pass by themselves, or on another server, as
+// such: the control port answers 503 then, and its clients try again.
+func passing(err error) error {
+	for _, known := range []error{exec.ErrNotLeader, replog.ErrNotLeader, replog.ErrBusy, replog.ErrDiskFull, replog.ErrDisk, replog.ErrUncertain, replog.ErrClosed} {
+		if errors.Is(err, known) {
+			return fmt.Errorf("%w: %w", admin.ErrUnavailable, err)
+		}
+	}
+	return err
 }
 
 func (a controlled) Headroom() map[string]slo.Headroom { return a.c.Headroom() }

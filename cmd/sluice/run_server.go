@@ -271,11 +271,16 @@ func (s *server) record(ctx context.Context, changed chan<- struct{}) {
 	}
 }
 
-// invariantsPath tells which invariants a strict server found broken. It holds
-// no secret, and is answered on the control socket and port alike.
+// invariantsPath tells which invariants a strict server found broken, to peers
+// of the control socket only: it names objects, and further routes are served
+// before anybody is asked who he is.
 const invariantsPath = "/v1/invariants"
 
-func (s *server) invariants(w http.ResponseWriter, _ *http.Request) {
+func (s *server) invariants(w http.ResponseWriter, r *http.Request) {
+	if _, local := admin.LocalPeer(r); !local {
+		http.Error(w, `{"error":{"code":"forbidden","message":"invariants are told on the Unix socket only","remedy":"log in to the server's machine"}}`, http.StatusForbidden)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	broken := s.ctl.Broken()
 	s.ctl.Read(func(st *registry.State, _ *nodes.Fleet, _ int64) { broken = append(broken, st.Check()...) })
