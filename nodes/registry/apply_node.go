@@ -40,7 +40,7 @@ func (s *State) nodeSeen(n *nodes.Node, at int64) ([]Event, error) {
 		s.gpuSeen(g, n.ID, at)
 	}
 	for _, g := range s.nodeGPUs(n.ID) {
-		if !slices.ContainsFunc(n.GPUs, func(x nodes.GPU) bool { return x.UUID == g.UUID }) {
+		if g.Fenced == "" && !slices.ContainsFunc(n.GPUs, func(x nodes.GPU) bool { return x.UUID == g.UUID }) {
 			g.Fenced = "no longer reported by its node"
 		}
 		s.rebook(g, at)
@@ -52,23 +52,47 @@ func (s *State) gpuSeen(g nodes.GPU, node string, at int64) {
 	have := s.GPUs[g.UUID]
 	if have == nil {
 		s.GPUs[g.UUID] = &GPU{GPU: g, Node: node, SinceMs: at, FirstMs: at}
+		s.index(g.UUID, node)
 		return
 	}
 	s.settle(have, at)
+	if have.Node != node { // a device was put into another machine
+		s.indexed = -1
+	}
 	have.GPU, have.Node = g, node
 	if have.Fenced == "no longer reported by its node" {
 		have.Fenced = ""
 	}
 }
 
+// nodeGPUs are the GPUs of a node, by UUID, those it reports no more included.
 func (s *State) nodeGPUs(node string) []*GPU {
-	var out []*GPU
-	for _, id := range slices.Sorted(maps.Keys(s.GPUs)) {
-		if g := s.GPUs[id]; g.Node == node {
-			out = append(out, g)
+	if s.indexed != len(s.GPUs) {
+		s.byNode, s.indexed = map[string][]string{}, 0
+		for id, g := range s.GPUs {
+			s.byNode[g.Node] = append(s.byNode[g.Node], id)
+			s.indexed++
+		}
+		for _, ids := range s.byNode {
+			slices.Sort(ids)
 		}
 	}
+	out := make([]*GPU, len(s.byNode[node]))
+	for i, id := range s.byNode[node] {
+		out[i] = s.GPUs[id]
+	}
 	return out
+}
+
+// index notes a new GPU of a node, if the index was whole before.
+func (s *State) index(uuid, node string) {
+	if s.byNode == nil || s.indexed != len(s.GPUs)-1 {
+		return
+	}
+	ids := s.byNode[node]
+	at, _ := slices.BinarySearch(ids, uuid)
+	s.byNode[node] = slices.Insert(ids, at, uuid)
+	s.indexed++
 }
 
 // nodeLost books the time since the node was last seen as unknown: nobody can

@@ -27,6 +27,10 @@ type State struct {
 
 	Seen []string `json:"seen"` // ring of command ids
 	seen map[string]struct{}
+	// byNode are the UUIDs of each node's GPUs, sorted, and of how many GPUs in
+	// all; derived from GPUs, and made anew when their number differs.
+	byNode  map[string][]string
+	indexed int
 }
 
 // Model is a served name.
