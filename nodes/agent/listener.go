@@ -74,7 +74,7 @@ func (l *listener) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if check != nil && !check(r.Header.Get("Authorization")) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			reply(w, http.StatusUnauthorized, map[string]any{"error": "a join token is needed: Authorization: Bearer TOKEN"})
+			reply(w, http.StatusUnauthorized, map[string]any{"error": "the cluster's agent key is needed, which only its servers and agents have; read logs through the control port"})
 			return
 		}
 		mux.ServeHTTP(w, r)
