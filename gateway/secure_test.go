@@ -92,6 +92,18 @@ func TestLargeBodiesNeedAKey(t *testing.T) {
 	}
 }
 
+// An engine that wants another credential is the operator's fault, not the client's.
+func TestEngineRefusesTheGateway(t *testing.T) {
+	e := startEngine(t, func(a *asked) { replyJSON(a, 401, `{"error":{"message":"Unauthorized"}}`, "Www-Authenticate: Basic") })
+	f := open(t, nil, nil, e)
+	if a := f.do("/v1/chat/completions", chat); a.status != 502 || a.code() != "upstream_auth" || a.header.Get("Www-Authenticate") != "" {
+		t.Fatalf("%+v", a)
+	}
+	if s := f.outcome(); s.Outcome != slo.UpstreamError || e.served.Load() != 1 {
+		t.Fatalf("%+v, asked %d times", s, e.served.Load())
+	}
+}
+
 func TestCase_SEC_06_redirects_are_not_followed(t *testing.T) {
 	target := startEngine(t, func(a *asked) { replyJSON(a, 200, jsonAnswer) })
 	e := startEngine(t, func(a *asked) {

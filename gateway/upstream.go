@@ -132,6 +132,12 @@ func (k *call) lost(err error) (again bool) {
 func (k *call) refusedUpstream(status int) (again bool) {
 	x := &k.exchange
 	k.outcome = slo.UpstreamError
+	if status == fasthttp.StatusUnauthorized || status == fasthttp.StatusProxyAuthRequired {
+		// The engine wants a credential, and never saw the client's: the client's key is not at fault.
+		k.failure.set(fasthttp.StatusBadGateway, k.outcome, "upstream_auth", "The engine refused the gateway's credential.")
+		k.tellFailure()
+		return false
+	}
 	if status < 500 && status != 429 {
 		k.outcome = slo.BadRequest // the engine found fault with the request, as it would have anywhere
 	}
