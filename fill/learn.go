@@ -79,6 +79,7 @@ type fleetMemo struct {
 	drain                        learned // of a replica, its requests ended
 	creditGPUMs                  float64
 	creditAtMs                   int64
+	creditGPUs                   int // the most GPUs seen: those that the credit is for
 }
 
 // learn compares the facts with what was last seen and takes durations from
@@ -197,12 +198,14 @@ func (p *Planner) refill(nowMs int64) {
 		m.creditAt = nowMs
 	}
 	gpus := float64(len(p.floor.gpus))
-	most := burst * gpus * float64(p.cfg.RestartMs)
-	if p.fleet.creditAtMs == 0 {
-		p.fleet.creditGPUMs = most
-	} else {
-		p.fleet.creditGPUMs = min(most, p.fleet.creditGPUMs+share*gpus*float64(nowMs-p.fleet.creditAtMs))
-	}
+	each := burst * float64(p.cfg.RestartMs)
+	// GPUs come with a full credit of their own: a planner that starts before
+	// the agents are back would have none else.
+	// Those that go and come again bring none.
+	came := max(0, len(p.floor.gpus)-p.fleet.creditGPUs)
+	p.fleet.creditGPUs += came
+	p.fleet.creditGPUMs = min(each*float64(p.fleet.creditGPUs),
+		p.fleet.creditGPUMs+each*float64(came)+share*gpus*float64(nowMs-p.fleet.creditAtMs))
 	p.fleet.creditAtMs = nowMs
 }
 

@@ -166,7 +166,8 @@ func (ps *pass) tryStart(j *floorJob, at int32) (start, bool) {
 		return start{}, false
 	}
 	priceMs := ps.restartMs(j.memo)
-	if j.job.Generation > 0 && !ps.mayReturn(j.memo, priceMs, least*j.size) {
+	// What its owner stopped and wants again is no switch of ours.
+	if j.job.Generation > 0 && j.job.EndRung != registry.RungUser && !ps.mayReturn(j.memo, priceMs, least*j.size) {
 		j.cause, j.text = CauseBackoff, "restarted so often that it would only switch; waits until that share of its time has passed"
 		return start{}, false
 	}
