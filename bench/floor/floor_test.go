@@ -91,10 +91,13 @@ func freePorts(t *testing.T, n int) (ports []int) {
 func (s *site) addr(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.ports[i])) }
 
 // serve starts the server, or starts it again.
-func (s *site) serve() {
+func (s *site) serve() { s.t.Helper(); s.serveAt(speed) }
+
+// serveAt is serve with a planner that decides faster times faster.
+func (s *site) serveAt(faster int) {
 	s.t.Helper()
 	s.spawn("server", nil, "serve", "--data", filepath.Join(s.dir, "server"), "--node", "server", "--listen", s.dataAddr,
-		"--control", s.addr(1), "--gossip", s.addr(2), "--speed", strconv.Itoa(speed), "--strict")
+		"--control", s.addr(1), "--gossip", s.addr(2), "--speed", strconv.Itoa(faster), "--strict")
 }
 
 // agent starts the agent of a node, or starts it again.
