@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"sluice/gateway"
 	"sluice/nodes"
@@ -42,7 +43,8 @@ func tableOf(s *registry.State) (*router.Table, error) {
 
 func versionName(v int64) string { return strconv.FormatInt(v, 10) }
 
-// external is the replica that stands for a url: never leased, slept or stopped.
+// external is the replica that stands for a url: never leased, slept or stopped. Requests bring their /v1 along, so one
+// at the end of the url is not said twice.
 func external(m *registry.Model) router.Replica {
 	addr := m.Spec.URL
 	if u, err := url.Parse(addr); err == nil {
@@ -50,6 +52,7 @@ func external(m *registry.Model) router.Replica {
 		if u.Port() == "" {
 			addr += ":80"
 		}
+		addr += strings.TrimSuffix(strings.TrimRight(u.EscapedPath(), "/"), "/v1")
 	}
 	return router.Replica{ID: m.Spec.Name + "-url", Addr: addr, Version: versionName(m.Version), UpstreamModel: m.Spec.EngineModel,
 		MaxInFlight: m.Spec.MaxInFlight, External: true}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"sluice/nodes"
@@ -107,7 +108,8 @@ func (m *ModelSpec) Validate() []FieldError {
 	f.label("tenant", m.Tenant)
 	f.aliases(m)
 	f.text("engineModel", m.EngineModel, 256)
-	f.unless(strings.HasPrefix(m.HealthPath, "/"), "healthPath", "is not a path", "start it with a slash, as /health")
+	f.unless(strings.HasPrefix(m.HealthPath, "/") && !strings.ContainsAny(m.HealthPath, " #"), "healthPath", "is not a path",
+		"start it with a slash, as /health, and write a space as %20")
 	f.text("healthPath", m.HealthPath, 256)
 	f.between("maxInFlight", int64(m.MaxInFlight), 1, 65536)
 	f.objectives(m)
@@ -306,7 +308,7 @@ func (f *faults) memory(active, resident int64) {
 		"declare both: what stays while asleep or yielded is part of what is used while computing")
 }
 
-// engineURL holds to http and https and refuses addresses that only lead
+// engineURL holds to http and refuses addresses that only lead
 // inside the machine's own management (SEC-05): link-local and cloud metadata,
 // in any spelling. Private networks are where engines live and are allowed;
 // who dials checks the resolved address again.
@@ -317,10 +319,14 @@ func (f *faults) engineURL(field, raw string) {
 		f.add(field, "is not a URL", "write http://host:port")
 		return
 	}
-	f.unless(u.Scheme == "http" || u.Scheme == "https", field, fmt.Sprintf("has scheme %s", quote(u.Scheme)), "use http or https")
+	f.unless(u.Scheme == "http", field, fmt.Sprintf("has scheme %s", quote(u.Scheme)), "use http; put a proxy before an engine that speaks TLS only")
 	f.unless(u.User == nil, field, "holds a user or password", "give the engine its credential otherwise")
 	f.unless(u.RawQuery == "" && u.Fragment == "" && !u.ForceQuery, field, "holds a query or fragment", "end it after the path")
 	f.unless(u.Hostname() != "", field, "names no host", "write http://host:port")
+	if _, port, given := strings.Cut(u.Host[strings.LastIndexByte(u.Host, ']')+1:], ":"); given {
+		n, err := strconv.ParseUint(port, 10, 16)
+		f.unless(err == nil && n > 0, field, fmt.Sprintf("has port %s", quote(port)), "write a port of 1 to 65535, or none for 80")
+	}
 	if problem := hostProblem(u.Hostname()); problem != "" {
 		f.add(field, problem, "name the engine's own host")
 	}
@@ -389,7 +395,7 @@ func aliasOK(s string) bool {
 	}
 	for i := range len(s) {
 		c := s[i]
-		if !alnum(c|0x20) && (i == 0 || strings.IndexByte("._-/:@", c) < 0) || c >= 0x80 {
+		if !alnum(c) && (c < 'A' || c > 'Z') && (i == 0 || strings.IndexByte("._-/:@", c) < 0) || c >= 0x80 {
 			return false
 		}
 	}

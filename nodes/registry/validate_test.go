@@ -67,6 +67,9 @@ func TestModelRules(t *testing.T) {
 		"alias twice":      {func(m *ModelSpec) { m.Aliases = []string{"a", "a"} }, "aliases[1]"},
 		"alias is name":    {func(m *ModelSpec) { m.Aliases = []string{"chat"} }, "aliases[0]"},
 		"alias with line":  {func(m *ModelSpec) { m.Aliases = []string{"a\r\nX-User: admin"} }, "aliases[0]"},
+		"alias control":    {func(m *ModelSpec) { m.Aliases = []string{"\x10\x19"} }, "aliases[0]"},
+		"alias capitals":   {func(m *ModelSpec) { m.Aliases = []string{"AZ@[a]"} }, "aliases[0]"},
+		"health space":     {func(m *ModelSpec) { m.HealthPath = "/x HTTP/1.1" }, "healthPath"},
 		"alias not ASCII":  {func(m *ModelSpec) { m.Aliases = []string{"modèle"} }, "aliases[0]"},
 		"no command":       {func(m *ModelSpec) { m.Command = nil }, "command"},
 		"both":             {func(m *ModelSpec) { m.URL = "http://h:1" }, "url"},
@@ -169,6 +172,7 @@ func TestCase_SEC_05_EngineURL(t *testing.T) {
 		"http://0251.0376.0251.0376/", "http://metadata.google.internal/", "http://METADATA.google.internal./", "http://metadata/", "http://[fe80::1%25eth0]/", "http://[fd00:ec2::254]/",
 		"http://0.0.0.0:1/", "http://[::]:1/", "http://224.0.0.1/", "file:///etc/hosts", "gopher://h/", "http://user:pw@h/", "http:///x", "h:8000", "",
 		"http://h:1/?key=SECRET", "http://h:1/#x", "http://h\r\nX: y/", "http://127.1/", "http://1.2.3/",
+		"https://h:1", "http://h:99999", "http://h:0", "http://h:", "http://[::1]:", "http://[::1]:70000",
 	} {
 		m := ModelSpec{Name: "m", URL: bad}
 		m.Default()
@@ -176,7 +180,7 @@ func TestCase_SEC_05_EngineURL(t *testing.T) {
 			t.Errorf("%q is accepted", bad)
 		}
 	}
-	for _, good := range []string{"http://127.0.0.1:8000", "http://10.0.0.5:8000/v1", "https://engine.example.com", "http://[::1]:8000", "http://node-7:8000", "http://h8.rack2:80"} {
+	for _, good := range []string{"http://127.0.0.1:8000", "http://10.0.0.5:8000/v1", "http://engine.example.com", "http://[::1]:8000", "http://node-7:8000", "http://h8.rack2:80"} {
 		m := ModelSpec{Name: "m", URL: good}
 		m.Default()
 		want(t, good, "", m.Validate())
