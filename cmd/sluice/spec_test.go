@@ -218,3 +218,16 @@ func TestUnits(t *testing.T) {
 		}
 	}
 }
+
+// What the examples and the help show must not fail on any number of GPUs that is free.
+func TestTrainerFitsTheExamples(t *testing.T) {
+	n, err := newTrainerCmd().Flags().GetInt("micro-batches")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, world := range []int{1, 2, 3, 4, 6, 8} {
+		if n%world != 0 {
+			t.Errorf("%d ranks cannot share the trainer's %d micro-batches", world, n)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 // newTrainerCmd runs one rank of a small real data-parallel training.
 func newTrainerCmd() *cobra.Command {
 	cfg := trainer.Default()
+	cfg.MicroBatches = 24 // worlds of 1 to 4, 6 and 8 share them: the examples take any number up to 4
 	c := &cobra.Command{Use: "trainer", Short: "Run one rank of a small real training", Args: argCount(0, ""),
 		Example: "  sluice job submit small --world 1-4 -- sluice trainer --max-steps 2000\n  sluice trainer --max-steps 100 --checkpoint-dir /tmp/run"}
 	active, resident, scope := "0", "0", string(cfg.Scope)
