@@ -110,10 +110,11 @@ func describeJob(t *table, j *admin.JobStatus) {
 
 func newJobLogsCmd() *cobra.Command {
 	c := &cobra.Command{Use: "logs NAME", Aliases: []string{"log"}, Short: "Print what a job's ranks wrote", Example: "  sluice job logs bert\n  sluice job logs -f --rank 0 bert", Args: argCount(1, "a job's name"),
-		Long: "Prints the end of the log of every rank of the job's present generation, each line\nled by its rank. The text is the job's own, as it is."}
+		Long: "Prints the end of the log of every rank of the job's present generation, or of its\nlast when it has none, each line led by its rank. The text is the job's own, as it\nis. Nodes keep the logs of a job's last three generations there, within limits."}
 	conn := addClientFlags(c)
 	follow := c.Flags().BoolP("follow", "f", false, "go on as the ranks write")
 	rank := c.Flags().Int("rank", -1, "only this rank")
+	previous := c.Flags().BoolP("previous", "p", false, "of the generation that ended last, though another runs")
 	tail := c.Flags().String("tail", "64KiB", "how much of each rank's log to begin with")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		bytes, err := parseSize(*tail)
@@ -125,6 +126,9 @@ func newJobLogsCmd() *cobra.Command {
 			return err
 		}
 		q := url.Values{"tailBytes": {fmt.Sprint(bytes)}, "follow": {strconv.FormatBool(*follow)}}
+		if *previous {
+			q.Set("previous", "true")
+		}
 		if *rank >= 0 {
 			q.Set("rank", fmt.Sprint(*rank))
 		}

@@ -8,12 +8,9 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
-	"sluice/nodes"
 	"sluice/nodes/registry"
 )
 
@@ -31,9 +28,9 @@ type logSource struct {
 	label  string // "r3"
 }
 
-// getJobLog streams the logs of all ranks of a job's present generation, each
-// line led by its rank when there are several: ?rank=N, ?tailBytes=N,
-// ?follow=true.
+// getJobLog streams the logs of all ranks of a job's present generation, or of
+// its last where it has none or ?previous=true asks for it, each line led by its
+// rank when there are several: ?rank=N, ?tailBytes=N, ?follow=true.
 func (s *Server) getJobLog(w http.ResponseWriter, r *http.Request, _ Actor) error {
 	q := r.URL.Query()
 	rank, err := queryInt(q.Get("rank"), -1, 0, registry.MaxWorldSize)
@@ -48,7 +45,7 @@ func (s *Server) getJobLog(w http.ResponseWriter, r *http.Request, _ Actor) erro
 	var sources []logSource
 	s.read(func(v *snapshot) {
 		if j := v.s.Jobs[name]; j != nil {
-			sources, err = v.logSources(j, int(rank))
+			sources, err = v.logSources(j, int(rank), q.Get("previous") == "true")
 		} else {
 			err = notFound("job", name)
 		}
@@ -63,9 +60,12 @@ func (s *Server) getJobLog(w http.ResponseWriter, r *http.Request, _ Actor) erro
 	return s.relayLogs(w, r, sources, tail, q.Get("follow") == "true")
 }
 
-// logSources finds the holders of a job: those of its present generation, or
-// what the agents still keep of the last one.
-func (v *snapshot) logSources(j *registry.Job, rank int) ([]logSource, error) {
+// logSources finds the holders of a job's present generation, or of its last.
+// With torchrun a source is that of all ranks of its node.
+func (v *snapshot) logSources(j *registry.Job, rank int, previous bool) ([]logSource, error) {
+	if previous || len(j.Ranks) == 0 {
+		j = endedGeneration(j)
+	}
 	var out []logSource
 	for first, n := 0, 0; first < len(j.Ranks); first += n {
 		n = j.HolderRanks(first)
@@ -73,37 +73,22 @@ func (v *snapshot) logSources(j *registry.Job, rank int) ([]logSource, error) {
 			out = append(out, logSource{j.Holder(first), node.AgentAddr, "r" + strconv.Itoa(first)})
 		}
 	}
-	if len(j.Ranks) == 0 {
-		out = v.keptLogs(j)
-		if rank >= 0 {
-			out = slices.DeleteFunc(out, func(l logSource) bool { return l.label != "r"+strconv.Itoa(rank) })
-		}
-	}
 	if len(out) == 0 {
-		return nil, &Error{Status: http.StatusNotFound, Code: "no_log", Message: "no agent keeps a log of this job's ranks now", Remedy: "look again when the job runs, or on the nodes"}
+		return nil, &Error{Status: http.StatusNotFound, Code: "no_log", Message: "no rank of this job has written a log that is known", Remedy: "look again when the job has run"}
 	}
 	return out[:min(len(out), maxLogRanks)], nil
 }
 
-func (v *snapshot) keptLogs(j *registry.Job) []logSource {
-	var newest int64
-	for _, seen := range v.f.Nodes {
-		for _, h := range seen.Holders {
-			if h.Kind == nodes.KindRank && h.Owner == j.Spec.Name {
-				newest = max(newest, h.Generation)
-			}
+// endedGeneration is j as it was placed in the generation that ended last.
+func endedGeneration(j *registry.Job) *registry.Job {
+	was := &registry.Job{Spec: registry.JobSpec{Name: j.Spec.Name, Launcher: j.Spec.Launcher}}
+	if j.Last != nil {
+		was.Generation = j.Last.Generation
+		for i, node := range j.Last.Nodes {
+			was.Ranks = append(was.Ranks, registry.RankPlace{Rank: i, Node: node})
 		}
 	}
-	var out []logSource
-	for _, seen := range v.f.Nodes {
-		for _, h := range seen.Holders {
-			if h.Kind == nodes.KindRank && h.Owner == j.Spec.Name && h.Generation == newest {
-				out = append(out, logSource{h.ID, seen.Node.AgentAddr, h.ID[strings.LastIndexByte(h.ID, '.')+1:]})
-			}
-		}
-	}
-	slices.SortFunc(out, func(a, b logSource) int { return strings.Compare(a.holder, b.holder) })
-	return out
+	return was
 }
 
 // relayLogs reads all sources at once and writes their lines as they come. A

@@ -183,6 +183,32 @@ func TestJobLog(t *testing.T) {
 	}
 }
 
+// The logs of the last generation are read when there is none, and when asked
+// for beside a present one.
+func TestJobLogOfTheLastGeneration(t *testing.T) {
+	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.URL.Path+"\n") }))
+	defer agent.Close()
+	d := open(t, nil)
+	d.f.floor(t, strings.TrimPrefix(agent.URL, "http://"))
+	d.refused(t, "GET", "/v1/jobs/bert/log?previous=true", nil, 404, "no_log", "")
+	read := func(query, want string) {
+		t.Helper()
+		if status, raw := d.do(t, "GET", "/v1/jobs/bert/log"+query, nil); status != 200 || raw != want {
+			t.Errorf("%s: %d %q, want %q", query, status, raw, want)
+		}
+	}
+	j := d.f.state.Jobs["bert"]
+	j.Last = &registry.EndedRanks{Generation: 7, Nodes: []string{"n1", "n1", "n1"}}
+	read("", "/v1/holders/bert.g1.r0/log\n")
+	read("?previous=true&rank=2", "/v1/holders/bert.g7.r2/log\n")
+	j.Ranks = nil
+	read("?rank=1", "/v1/holders/bert.g7.r1/log\n")
+	j.Spec.Launcher = nodes.LaunchTorchrun // one log for all ranks of a node
+	read("", "/v1/holders/bert.g7.r0/log\n")
+	read("?rank=2", "/v1/holders/bert.g7.r0/log\n")
+	d.refused(t, "GET", "/v1/jobs/bert/log?rank=3", nil, 404, "no_log", "")
+}
+
 func TestJobLogFollowEndsWithClient(t *testing.T) {
 	gone := make(chan struct{})
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

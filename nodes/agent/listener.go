@@ -9,12 +9,10 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
 	"sluice/nodes"
-	"sluice/nodes/agent/hold"
 )
 
 const (
@@ -146,10 +144,10 @@ func (l *listener) state(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, map[string]any{"connected": connected, "state": hello})
 }
 
-// log sends the end of a holder's log, and with follow=true what comes.
+// log sends the end of a holder's log, which may have ended, and with follow=true
+// what comes.
 func (l *listener) log(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
-	dir := l.o.holderDir(id)
 	tail := int64(defaultTail)
 	if s := r.URL.Query().Get("tailBytes"); s != "" {
 		n, err := strconv.ParseInt(s, 10, 64)
@@ -159,8 +157,9 @@ func (l *listener) log(w http.ResponseWriter, r *http.Request) {
 		}
 		tail = n
 	}
-	if !nameForm.MatchString(id) || !exists(dir) {
-		reply(w, http.StatusNotFound, map[string]any{"error": "no such holder on this node"})
+	now, old, ok := l.o.logOf(id)
+	if !ok {
+		reply(w, http.StatusNotFound, map[string]any{"error": "no such holder on this node, and no log of it"})
 		return
 	}
 	follow := r.URL.Query().Get("follow") == "true"
@@ -175,7 +174,7 @@ func (l *listener) log(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	f := &follower{dir: dir, w: w}
+	f := &follower{now: now, old: old, w: w}
 	defer f.close()
 	f.tail(tail)
 	for follow && f.err == nil {
@@ -208,14 +207,14 @@ func (l *listener) ended(ctx context.Context, id string) bool {
 
 // follower copies a log through its rotations.
 type follower struct {
-	dir string
-	w   io.Writer
-	f   *os.File
-	err error
+	now, old string // its files
+	w        io.Writer
+	f        *os.File
+	err      error
 }
 
 func (f *follower) open() bool {
-	file, err := os.Open(filepath.Join(f.dir, hold.LogFile))
+	file, err := os.Open(f.now)
 	if err != nil {
 		return false
 	}
@@ -232,7 +231,7 @@ func (f *follower) tail(n int64) {
 	if st, err := f.f.Stat(); err == nil {
 		size = st.Size()
 	}
-	if old, err := os.Open(filepath.Join(f.dir, hold.OldLog)); err == nil && size < n {
+	if old, err := os.Open(f.old); err == nil && size < n {
 		if st, err := old.Stat(); err == nil {
 			_, _ = old.Seek(max(0, st.Size()-(n-size)), io.SeekStart)
 			_, f.err = io.Copy(f.w, old)
@@ -252,7 +251,7 @@ func (f *follower) copy() {
 		f.err = err
 		return
 	}
-	now, err1 := os.Stat(filepath.Join(f.dir, hold.LogFile))
+	now, err1 := os.Stat(f.now)
 	was, err2 := f.f.Stat()
 	if err1 == nil && err2 == nil && !os.SameFile(now, was) {
 		f.f.Close()

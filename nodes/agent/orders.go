@@ -212,6 +212,7 @@ func (o *owner) obeyForget(h *holder) error {
 	// A later holder of this name may have orders of the same ids.
 	o.answers.forget(h.rec.Spec.ID)
 	o.drop(h)
+	o.keepLog(h)
 	// Moved at once, since a holder of this id may start next; removed aside.
 	o.trashed++
 	trash := filepath.Join(o.cfg.DataDir, "trash", fmt.Sprintf("%d-%d", o.cfg.NowMs(), o.trashed))

@@ -147,7 +147,7 @@ func TestFollowerThroughRotation(t *testing.T) {
 		f.Close()
 	}
 	var out bytes.Buffer
-	f := &follower{dir: dir, w: &out}
+	f := &follower{now: filepath.Join(dir, hold.LogFile), old: filepath.Join(dir, hold.OldLog), w: &out}
 	defer f.close()
 	f.tail(4)
 	write(hold.LogFile, "one ")
@@ -164,7 +164,7 @@ func TestFollowerThroughRotation(t *testing.T) {
 		t.Errorf("%q", out.String())
 	}
 	out.Reset()
-	g := &follower{dir: dir, w: &out}
+	g := &follower{now: filepath.Join(dir, hold.LogFile), old: filepath.Join(dir, hold.OldLog), w: &out}
 	defer g.close()
 	g.tail(14)
 	if out.String() != "two three four" {

@@ -193,6 +193,10 @@ func (s *State) holderGone(c *HolderGone, at int64) ([]Event, error) {
 
 func (s *State) afterGone(j *Job, at int64) []Event {
 	from, world := j.Phase, len(j.Ranks)
+	j.Last = &EndedRanks{Generation: j.Generation, Nodes: make([]string, world)}
+	for i := range j.Ranks {
+		j.Last.Nodes[i] = j.Ranks[i].Node
+	}
 	j.Ranks, j.Stop = nil, nil
 	to := j.After
 	if to == JobPreparing && len(j.Next) > 0 && j.Want == "" {

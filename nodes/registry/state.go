@@ -172,6 +172,12 @@ type LedgerEntry struct {
 	EndMs      int64  `json:"endMs"`
 }
 
+// EndedRanks is where the ranks of an ended generation lay.
+type EndedRanks struct {
+	Generation int64    `json:"generation"`
+	Nodes      []string `json:"nodes"` // by rank
+}
+
 // Job is a training run.
 type Job struct {
 	Spec        JobSpec  `json:"spec"`
@@ -196,6 +202,9 @@ type Job struct {
 	EndRung      Rung        `json:"endRung,omitempty"`
 	LastDone     int64       `json:"lastDone"` // as reported when the generation ended
 	RunStartedMs int64       `json:"runStartedMs,omitempty"`
+
+	// Last is where the generation lay that ended last, for its logs.
+	Last *EndedRanks `json:"last,omitempty"`
 
 	Manifests []Manifest    `json:"manifests,omitempty"` // newest first, two at most
 	Ledger    []LedgerEntry `json:"ledger,omitempty"`
