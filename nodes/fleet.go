@@ -1,7 +1,12 @@
 package nodes
 
-// keepShards bounds the shards remembered of one rank: two checkpoints.
-const keepShards = 64
+// Limits of what is remembered; the oldest goes first.
+const (
+	// keepShards is of one rank: two checkpoints.
+	keepShards = 64
+	// keepAnswers is of one stream: many more than its orders without effect yet.
+	keepAnswers = 8192
+)
 
 // Fleet is the controller's picture of all agents, built from their frames. It
 // is derived state: a new leader starts empty and is filled by hellos. Zero
@@ -18,7 +23,10 @@ type Seen struct {
 	Holders   map[string]*HolderStatus
 	Ranks     map[string]map[int]*RankSeen // holder id → rank
 	Readings  map[string]Reading
-	Answers   map[string]Answer // order id → answer, of the present stream
+	// Answers are by order id, of the present stream, keepAnswers at most. Those
+	// of a holder go when it is forgotten.
+	Answers map[string]Answer
+	order   []string // ids in Answers, and of some forgotten, oldest first
 }
 
 // RankSeen is the latest of one rank in its generation.
@@ -67,7 +75,7 @@ func (f *Fleet) Frame(node string, fr *Frame, nowMs int64) bool {
 	s.LastMs = nowMs
 	switch {
 	case fr.Answer != nil:
-		s.Answers[fr.Answer.ID] = *fr.Answer
+		s.answer(fr.Answer)
 	case fr.Holder != nil:
 		s.holder(fr.Holder)
 	case fr.Readings != nil:
@@ -117,10 +125,31 @@ func (s *Seen) holder(h *HolderStatus) {
 	s.Holders[h.ID] = &c
 }
 
+// answer remembers a. An answer that is repeated keeps its age.
+func (s *Seen) answer(a *Answer) {
+	if _, known := s.Answers[a.ID]; !known {
+		s.order = append(s.order, a.ID)
+	}
+	s.Answers[a.ID] = *a
+	for len(s.order) > keepAnswers {
+		delete(s.Answers, s.order[0])
+		s.order = s.order[1:]
+	}
+}
+
 // Forget drops a holder that is gone and was told to be forgotten.
 func (s *Seen) Forget(holder string) {
 	delete(s.Holders, holder)
 	delete(s.Ranks, holder)
+	kept := s.order[:0]
+	for _, id := range s.order {
+		if s.Answers[id].Holder == holder {
+			delete(s.Answers, id)
+		} else {
+			kept = append(kept, id)
+		}
+	}
+	s.order = kept
 }
 
 func (s *Seen) note(n *RankNote, nowMs int64) {

@@ -132,7 +132,7 @@ func TestVerbs(t *testing.T) {
 	says(sluice(t, exitOK, "job", "list"), "bert", "0/1-4")
 	says(sluice(t, exitOK, "job", "pause", "bert"), "job/bert")
 	says(sluice(t, exitOK, "job", "describe", "bert"), "wanted:", "paused")
-	says(sluice(t, exitRefused, "job", "logs", "bert"), "no agent keeps a log")
+	says(sluice(t, exitRefused, "job", "logs", "bert"), "no rank of this job has written a log")
 	says(sluice(t, exitOK, "why", "job/bert"), "job bert: pending", "needs at least 1", "Lately:")
 	says(sluice(t, exitRefused, "why", "nothing"), "name a job, model")
 	says(sluice(t, exitOK, "key", "create", "--tenant", "web", "--model", "support"), "secret:", "sk-", "cannot be shown again")
