@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"math"
 
 	"sluice/bench/load"
 	"sluice/bench/perf"
@@ -178,7 +179,7 @@ func chooseThin(all []trace.Request, seed uint64, s slo.Service) float64 {
 			peak = max(peak, n)
 		}
 		if peak >= demoPeakNeed {
-			return f
+			return math.Round(f*100) / 100
 		}
 	}
 	return 1

@@ -23,6 +23,7 @@ type demoRun struct {
 	End        *admin.Status // as it ended
 	Final      *admin.Status // after the jobs had saved
 	Minimum    map[string]int
+	LoadMs     int64 // fleet time at which the warm-up began
 	BeginMs    int64
 	EndMs      int64
 	CPUSeconds float64 // of all processes of the floor, load generator included
@@ -39,7 +40,11 @@ const (
 // that all work that is kept is also saved.
 func playDemo(ctx context.Context, f *demoFloor, p *demoPlan, live bool, say func(string, ...any)) (*demoRun, error) {
 	run := &demoRun{}
-	var err error
+	first, err := f.status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	run.LoadMs = first.NowMs
 	cpu := f.cpuSeconds()
 	begin := time.Now()
 	watch := &demoWatch{floor: f, plan: p, begin: begin, live: live, say: say}

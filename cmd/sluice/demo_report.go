@@ -73,7 +73,7 @@ type demoBurst struct {
 }
 
 type demoReclaim struct {
-	AtMinute            float64 `json:"atMinute"`
+	AtMinute            float64 `json:"atMinute"` // of the trace; below 0 in the warm-up
 	Job                 string  `json:"job"`
 	Rung                string  `json:"rung"`
 	For                 string  `json:"for,omitempty"`
@@ -94,7 +94,7 @@ const (
 )
 
 func (f *demoFloor) report(ctx context.Context, p *demoPlan, run *demoRun) (*demoReport, error) {
-	events, err := readHistory(filepath.Join(f.dir, "server", "history.jsonl"), run.BeginMs)
+	events, err := readHistory(filepath.Join(f.dir, "server", "history.jsonl"), run.LoadMs)
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +249,8 @@ func isReclaim(r registry.Rung) bool {
 	return false
 }
 
-// events finds reclaims, returns and switches of the time the load was played.
+// events finds reclaims, returns and switches of the time the load was played,
+// its warm-up included.
 func (r *demoReport) events(events []registry.Event, run *demoRun, p *demoPlan) {
 	open := map[string]*demoReclaim{} // by job
 	var done []*demoReclaim
@@ -297,6 +298,9 @@ func (r *demoReport) bursts(run *demoRun, p *demoPlan) {
 	var spans []span
 	for _, x := range r.Reclaims {
 		at := x.AtMinute * 60_000
+		if at < 0 {
+			continue // in the warm-up
+		}
 		s := span{at - burstBeforeMs, at + burstAfterMs}
 		if n := len(spans); n > 0 && s.from <= spans[n-1].to {
 			spans[n-1].to = max(spans[n-1].to, s.to)
