@@ -17,6 +17,7 @@ type history struct {
 	mu       sync.Mutex
 	f        *os.File // guarded by mu
 	bytes    int64    // guarded by mu
+	torn     bool     // guarded by mu: the last line has no end
 }
 
 func openHistory(path string, maxBytes int64) (*history, error) {
@@ -25,7 +26,7 @@ func openHistory(path string, maxBytes int64) (*history, error) {
 }
 
 func (h *history) openLocked() error {
-	f, err := os.OpenFile(h.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := openLines(h.path)
 	if err != nil {
 		return fmt.Errorf("open the history: %w", err)
 	}
@@ -36,6 +37,22 @@ func (h *history) openLocked() error {
 	}
 	h.f, h.bytes = f, st.Size()
 	return nil
+}
+
+// openLines opens a file of lines to append to, 0600. A last line that was cut short (a crash, a full disk) is ended,
+// so that it does not spoil the next one.
+func openLines(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	var last [1]byte
+	if st, err := f.Stat(); err != nil || st.Size() == 0 {
+		return f, nil // what is wrong with the file, its writers will tell
+	} else if _, err := f.ReadAt(last[:], st.Size()-1); err == nil && last[0] != '\n' {
+		_, _ = f.WriteString("\n") // a disk that is still full will tell at the next line
+	}
+	return f, nil
 }
 
 func (h *history) add(events []exec.Recorded) error {
@@ -61,8 +78,12 @@ func (h *history) add(events []exec.Recorded) error {
 		}
 		lines = append(append(lines, line...), '\n')
 	}
+	if h.torn {
+		lines = append([]byte{'\n'}, lines...)
+	}
 	n, err := h.f.Write(lines)
 	h.bytes += int64(n)
+	h.torn = err != nil && (h.torn || n > 0)
 	if err != nil {
 		return fmt.Errorf("write the history: %w", err)
 	}

@@ -157,7 +157,7 @@ func (s *server) startData() error {
 func (s *server) startControl() error {
 	o := &s.opts
 	var err error
-	if s.audit, err = os.OpenFile(filepath.Join(o.DataDir, "audit.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
+	if s.audit, err = openLines(filepath.Join(o.DataDir, "audit.jsonl")); err != nil {
 		return fmt.Errorf("open the audit log: %w", err)
 	}
 	logs, err := s.agents()

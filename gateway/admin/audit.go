@@ -28,8 +28,9 @@ type AuditEntry struct {
 type auditLog struct {
 	now func() time.Time
 
-	mu sync.Mutex
-	w  io.Writer // guarded by mu
+	mu   sync.Mutex
+	w    io.Writer // guarded by mu
+	torn bool      // guarded by mu: the last line has no end, since the disk was full in the middle of it
 }
 
 func (a *auditLog) write(e AuditEntry) error {
@@ -38,11 +39,18 @@ func (a *auditLog) write(e AuditEntry) error {
 	if err != nil {
 		return fmt.Errorf("audit entry: %w", err)
 	}
+	line = append(line, '\n')
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, err := a.w.Write(append(line, '\n')); err != nil {
+	if a.torn {
+		line = append([]byte{'\n'}, line...)
+	}
+	n, err := a.w.Write(line)
+	if err != nil {
+		a.torn = a.torn || n > 0
 		return fmt.Errorf("audit log: %w", err)
 	}
+	a.torn = false
 	return nil
 }
 

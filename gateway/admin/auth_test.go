@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestRoles(t *testing.T) {
@@ -122,6 +124,39 @@ func TestAuditFull(t *testing.T) {
 	d.refused(t, "PUT", "/v1/tenants/web", map[string]any{}, 503, "audit_unavailable", "")
 	if d.f.state.Tenants["web"] != nil {
 		t.Error("the change was made")
+	}
+}
+
+// halfDisk takes a part of one write and fails, then takes all.
+type halfDisk struct {
+	b    bytes.Buffer
+	room int
+}
+
+func (h *halfDisk) Write(p []byte) (int, error) {
+	if h.room < len(p) {
+		n, _ := h.b.Write(p[:h.room])
+		h.room = 1 << 20
+		return n, errors.New("disk full")
+	}
+	return h.b.Write(p)
+}
+
+// A line that the disk cut short does not spoil the next one.
+func TestAuditTornLine(t *testing.T) {
+	disk := &halfDisk{room: 10}
+	a := &auditLog{now: time.Now, w: disk}
+	if a.write(AuditEntry{Action: "first"}) == nil {
+		t.Fatal("a cut line counts as written")
+	}
+	for _, action := range []string{"second", "third"} {
+		if err := a.write(AuditEntry{Action: action}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines := strings.Split(disk.b.String(), "\n")
+	if len(lines) != 4 || !json.Valid([]byte(lines[1])) || !json.Valid([]byte(lines[2])) || lines[3] != "" {
+		t.Fatalf("%q", lines)
 	}
 }
 
