@@ -115,7 +115,7 @@ func (o *orderer) replicaSpec(r *registry.Replica) *nodes.HolderSpec {
 	}
 	return &nodes.HolderSpec{ID: r.ID, Kind: nodes.KindReplica, Owner: r.Model, Tenant: m.Spec.Tenant, Generation: r.Version,
 		GPUs: r.GPUs, Command: m.Spec.Command, Env: m.Spec.Env, Workdir: m.Spec.Workdir, User: m.Spec.User,
-		ActiveBytes: m.Spec.ActiveBytes, ResidentBytes: m.Spec.ResidentBytes,
+		ActiveBytes: r.ActiveBytes, ResidentBytes: r.ResidentBytes,
 		Replica: &nodes.ReplicaSpec{HealthPath: m.Spec.HealthPath, Sleep: m.Spec.Sleep}}
 }
 

@@ -30,6 +30,9 @@ func (s *State) jobWant(w *JobWant) ([]Event, error) {
 	if j.Phase.Ended() {
 		return nil, fmt.Errorf("job %q has ended (%s): %w", w.Job, j.Phase, ErrConflict)
 	}
+	if j.Want == "cancelled" && w.Want != j.Want {
+		return nil, fmt.Errorf("job %q is being cancelled: %w", w.Job, ErrConflict) // an answer of "paused" would not come true
+	}
 	j.Want = w.Want
 	to := w.Want
 	if to == "" {

@@ -11,6 +11,9 @@ func (s *State) reclaim(r *Reclaim, at int64) ([]Event, error) {
 	if len(r.Takes) == 0 {
 		return nil, fmt.Errorf("a reclaim without a placement: %w", ErrConflict)
 	}
+	if err := named(r); err != nil {
+		return nil, err
+	}
 	wanted := map[string]string{} // GPU → replica
 	for i := range r.Takes {
 		if err := s.checkTake(&r.Takes[i], wanted); err != nil {
@@ -36,6 +39,34 @@ func (s *State) reclaim(r *Reclaim, at int64) ([]Event, error) {
 		ev = append(ev, s.evict(&r.Victims[i], at)...)
 	}
 	return ev, nil
+}
+
+// named refuses a reclaim that names one thing twice.
+func named(r *Reclaim) error {
+	seen := map[string]bool{}
+	twice := func(kind, name string) error {
+		if seen[kind+name] {
+			return fmt.Errorf("%s %q is named twice in one reclaim: %w", kind, name, ErrConflict)
+		}
+		seen[kind+name] = true
+		return nil
+	}
+	for i := range r.Takes {
+		if err := twice("replica", r.Takes[i].Replica); err != nil {
+			return err
+		}
+	}
+	for i := range r.Victims {
+		v := &r.Victims[i]
+		kind := "job"
+		if v.Replica != "" {
+			kind = "replica" // also one that is taken: nothing gives way to itself
+		}
+		if err := twice(kind, v.Job+v.Replica); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // leaving tells whether the active holder of g is already on its way out.
@@ -83,6 +114,9 @@ func (s *State) checkVictim(v *Victim, wanted map[string]string, freed map[strin
 		if r == nil || r.Seq != v.Seq {
 			return fmt.Errorf("replica %q: %w", v.Replica, ErrStale)
 		}
+		if to := v.evictedTo(); !slices.Contains(replicaMoves[r.Phase], to) {
+			return fmt.Errorf("replica %q is %s and cannot be %s: %w", v.Replica, r.Phase, to, ErrStale)
+		}
 		frees = r.GPUs
 	} else {
 		j := s.Jobs[v.Job]
@@ -114,6 +148,9 @@ func (s *State) take(t *Take, at int64) Event {
 	if r == nil {
 		s.NextID++
 		r = &Replica{ID: t.Replica, Model: t.Model, Version: t.Version, Node: t.Node, GPUs: slices.Clone(t.GPUs), CreatedMs: at}
+		if m := s.Models[t.Model]; m != nil {
+			r.ActiveBytes, r.ResidentBytes = m.Spec.ActiveBytes, m.Spec.ResidentBytes
+		}
 		s.Replicas[t.Replica] = r
 	}
 	from := string(r.Phase)
@@ -129,14 +166,17 @@ func (s *State) take(t *Take, at int64) Event {
 
 func (s *State) evict(v *Victim, at int64) []Event {
 	if v.Replica != "" {
-		r := s.Replicas[v.Replica]
-		to := ReplicaStopping
-		if v.Rung == RungYield {
-			to = ReplicaDraining
-		}
-		return []Event{s.moveReplica(r, to, v.TimeoutMs, v.Reason, at)}
+		return []Event{s.moveReplica(s.Replicas[v.Replica], v.evictedTo(), v.TimeoutMs, v.Reason, at)}
 	}
 	return s.beginStop(s.Jobs[v.Job], v, at)
+}
+
+// evictedTo is the phase of a replica that gives way: it sleeps, or ends.
+func (v *Victim) evictedTo() ReplicaPhase {
+	if v.Rung == RungYield {
+		return ReplicaDraining
+	}
+	return ReplicaStopping
 }
 
 var replicaMoves = map[ReplicaPhase][]ReplicaPhase{
@@ -157,6 +197,9 @@ func (s *State) replicaPhase(c *PhaseChange, at int64) ([]Event, error) {
 	to := ReplicaPhase(c.To)
 	if r.Seq != c.Seq || !slices.Contains(replicaMoves[r.Phase], to) {
 		return nil, fmt.Errorf("replica %q is %s (seq %d), asked %s (seq %d): %w", r.ID, r.Phase, r.Seq, to, c.Seq, ErrStale)
+	}
+	if r.Phase == ReplicaWaiting && (to == ReplicaStarting) == r.Wake && to != ReplicaStopping {
+		return nil, fmt.Errorf("replica %q waits to %s, asked %s: %w", r.ID, map[bool]string{true: "wake", false: "start"}[r.Wake], to, ErrStale)
 	}
 	if to == ReplicaStarting || to == ReplicaWaking {
 		if err := s.mayOccupy(r); err != nil {
@@ -180,10 +223,6 @@ func (s *State) replicaPhase(c *PhaseChange, at int64) ([]Event, error) {
 }
 
 func (s *State) mayOccupy(r *Replica) error {
-	bytes := int64(0)
-	if m := s.Models[r.Model]; m != nil {
-		bytes = m.Spec.ActiveBytes
-	}
 	for _, id := range r.GPUs {
 		g := s.GPUs[id]
 		if g.Active != "" {
@@ -192,7 +231,7 @@ func (s *State) mayOccupy(r *Replica) error {
 		if g.Reserved != r.ID {
 			return fmt.Errorf("GPU %s is not reserved for %s: %w", id, r.ID, ErrConflict)
 		}
-		if err := memoryFits(g, r.ID, bytes); err != nil {
+		if err := memoryFits(g, r.ID, r.ActiveBytes); err != nil {
 			return err
 		}
 	}
@@ -222,7 +261,7 @@ func (s *State) moveReplica(r *Replica, to ReplicaPhase, timeoutMs int64, reason
 				g.Reserved = ""
 			}
 			if !g.isResident(r.ID) {
-				g.Residents = append(g.Residents, Resident{Holder: r.ID, Bytes: s.residentBytes(r)})
+				g.Residents = append(g.Residents, Resident{Holder: r.ID, Bytes: r.ResidentBytes})
 			}
 		case ReplicaStopping:
 			if g.Reserved == r.ID {
@@ -232,13 +271,6 @@ func (s *State) moveReplica(r *Replica, to ReplicaPhase, timeoutMs int64, reason
 		s.rebook(g, at)
 	}
 	return Event{Kind: "replica", Object: r.ID, Model: r.Model, From: string(from), To: string(to), Reason: reason, GPUs: r.GPUs}
-}
-
-func (s *State) residentBytes(r *Replica) int64 {
-	if m := s.Models[r.Model]; m != nil {
-		return m.Spec.ResidentBytes
-	}
-	return 0
 }
 
 func (s *State) replicaGone(c *ReplicaGone, at int64) ([]Event, error) {

@@ -38,9 +38,7 @@ func (s *State) checkGPU(g *GPU) []string {
 		if !slices.Contains(r.GPUs, g.UUID) {
 			bad = append(bad, fmt.Sprintf("GPU %s: active replica %s does not name it", g.UUID, r.ID))
 		}
-		if m := s.Models[r.Model]; m != nil {
-			sum += m.Spec.ActiveBytes
-		}
+		sum += r.ActiveBytes
 	} else if g.Active != "" {
 		if j := s.Jobs[jobOf(g.Active)]; j != nil {
 			sum += j.Spec.ActiveBytes

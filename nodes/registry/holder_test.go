@@ -111,7 +111,7 @@ func torchPlaces(ids ...string) []RankPlace {
 // them while it yields, and leaves all of them at once.
 func TestTorchrunHoldsItsNodesGPUs(t *testing.T) {
 	s, do := torchFloor(t)
-	must := func(c Command) {
+	run := func(c Command) {
 		t.Helper()
 		if err := do(c); err != nil {
 			t.Fatal(err)
@@ -120,7 +120,7 @@ func TestTorchrunHoldsItsNodesGPUs(t *testing.T) {
 	if err := do(Command{JobPlace: &JobPlace{Job: "j", Ranks: torchPlaces("a-0", "b-0", "a-1", "b-1")}}); !errors.Is(err, ErrConflict) {
 		t.Errorf("ranks of a node apart: %v", err)
 	}
-	must(Command{JobPlace: &JobPlace{Job: "j", Ranks: torchPlaces("a-0", "a-1", "b-0", "b-1")}})
+	run(Command{JobPlace: &JobPlace{Job: "j", Ranks: torchPlaces("a-0", "a-1", "b-0", "b-1")}})
 	held := func(active, resident string) {
 		t.Helper()
 		for id, holder := range map[string]string{"a-0": "j.g1.r0", "a-1": "j.g1.r0", "b-0": "j.g1.r2", "b-1": "j.g1.r2"} {
@@ -132,25 +132,25 @@ func TestTorchrunHoldsItsNodesGPUs(t *testing.T) {
 	}
 	held("yes", "no")
 	j := s.Jobs["j"]
-	to := func(phase JobPhase) { must(Command{JobPhase: &PhaseChange{Name: "j", Seq: j.Seq, To: string(phase)}}) }
+	to := func(phase JobPhase) { run(Command{JobPhase: &PhaseChange{Name: "j", Seq: j.Seq, To: string(phase)}}) }
 	to(JobStarting)
 	to(JobRunning)
-	must(Command{JobStop: &Victim{Job: "j", Seq: j.Seq, Rung: RungYield}})
+	run(Command{JobStop: &Victim{Job: "j", Seq: j.Seq, Rung: RungYield}})
 	to(JobYielded)
 	held("no", "yes")
 	to(JobResuming)
 	held("yes", "no")
 	to(JobRunning)
-	must(Command{JobEnding: &JobEnding{Job: "j", Seq: j.Seq, After: JobPaused, Rung: RungPause}})
+	run(Command{JobEnding: &JobEnding{Job: "j", Seq: j.Seq, After: JobPaused, Rung: RungPause}})
 	held("yes", "no")
-	must(Command{RankGone: &RankGone{Job: "j", Generation: 1, Ranks: []int{1}}}) // one of its ranks is all of them
+	run(Command{RankGone: &RankGone{Job: "j", Generation: 1, Ranks: []int{1}}}) // one of its ranks is all of them
 	if !j.Ranks[0].Gone || !j.Ranks[1].Gone || j.Ranks[2].Gone || s.GPUs["a-0"].Active != "" || s.GPUs["a-1"].Active != "" || s.GPUs["b-0"].Active == "" {
 		t.Errorf("after node a: %+v", j.Ranks)
 	}
 	if s.CurrentHolder("j.g1.r0") || !s.CurrentHolder("j.g1.r2") {
 		t.Error("the holder of node a is gone, that of node b is not")
 	}
-	must(Command{RankGone: &RankGone{Job: "j", Generation: 1, Ranks: []int{2, 3}}})
+	run(Command{RankGone: &RankGone{Job: "j", Generation: 1, Ranks: []int{2, 3}}})
 	held("no", "no")
 	if j.Phase != JobPaused {
 		t.Errorf("%s", j.Phase)

@@ -63,20 +63,24 @@ const (
 
 // Replica is one engine of one version, started by us.
 type Replica struct {
-	ID        string       `json:"id"`
-	Model     string       `json:"model"`
-	Version   int64        `json:"version"`
-	Node      string       `json:"node"`
-	GPUs      []string     `json:"gpus"`
-	Phase     ReplicaPhase `json:"phase"`
-	Wake      bool         `json:"wake,omitempty"` // waiting: to wake, not to start
-	SinceMs   int64        `json:"sinceMs"`
-	TimeoutMs int64        `json:"timeoutMs,omitempty"` // of this phase; 0 for a lasting one
-	Seq       int64        `json:"seq"`                 // phase changes; part of order ids
-	Addr      string       `json:"addr,omitempty"`      // host:port of the engine
-	Reason    string       `json:"reason,omitempty"`
-	Failed    bool         `json:"failed,omitempty"` // stopping because it failed
-	CreatedMs int64        `json:"createdMs"`
+	ID      string   `json:"id"`
+	Model   string   `json:"model"`
+	Version int64    `json:"version"`
+	Node    string   `json:"node"`
+	GPUs    []string `json:"gpus"`
+	// ActiveBytes and ResidentBytes are as its model declared them when it was
+	// placed; a later spec is another version's.
+	ActiveBytes   int64        `json:"activeBytes,omitempty"`
+	ResidentBytes int64        `json:"residentBytes,omitempty"`
+	Phase         ReplicaPhase `json:"phase"`
+	Wake          bool         `json:"wake,omitempty"` // waiting: to wake, not to start
+	SinceMs       int64        `json:"sinceMs"`
+	TimeoutMs     int64        `json:"timeoutMs,omitempty"` // of this phase; 0 for a lasting one
+	Seq           int64        `json:"seq"`                 // phase changes; part of order ids
+	Addr          string       `json:"addr,omitempty"`      // host:port of the engine
+	Reason        string       `json:"reason,omitempty"`
+	Failed        bool         `json:"failed,omitempty"` // stopping because it failed
+	CreatedMs     int64        `json:"createdMs"`
 	// DecidedMs is when the decision was made that led to the present
 	// waiting; kept until ready for the reclaim's latency.
 	DecidedMs int64 `json:"decidedMs,omitempty"`
