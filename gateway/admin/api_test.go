@@ -88,6 +88,11 @@ func TestJobsAndNodes(t *testing.T) {
 	if d.f.state.Jobs["bert"].Want != "paused" {
 		t.Fatal("not wanted paused")
 	}
+	d.f.state.Jobs["bert"].Want = "cancelled" // what is being cancelled is not paused or resumed in between
+	d.refused(t, "POST", "/v1/jobs/bert/pause", nil, 409, "conflict", "")
+	d.refused(t, "POST", "/v1/jobs/bert/resume", nil, 409, "conflict", "")
+	d.must(t, "POST", "/v1/jobs/bert/cancel", nil, nil)
+	d.f.state.Jobs["bert"].Want = "paused"
 	d.must(t, "POST", "/v1/jobs/bert/resume", nil, nil)
 	if d.f.state.Jobs["bert"].Want != "" {
 		t.Fatal("not wanted to run")

@@ -66,7 +66,9 @@ func (s *Server) wantJob(want string) handler {
 			case j == nil:
 				err = notFound("job", name)
 			case j.Phase.Ended():
-				err = &Error{Status: http.StatusConflict, Code: "ended", Message: "the job has " + string(j.Phase) + " already", Remedy: "submit it again under another name"}
+				err = &Error{Status: http.StatusConflict, Code: "ended", Message: "the job has ended already: " + string(j.Phase), Remedy: "submit it again"}
+			case j.Want == "cancelled" && want != j.Want:
+				err = &Error{Status: http.StatusConflict, Code: "conflict", Message: "the job is being cancelled", Remedy: "submit it again when it has ended"}
 			}
 		})
 		if err != nil {
