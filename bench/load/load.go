@@ -66,6 +66,10 @@ type Config struct {
 // Run plays requests and returns a result for each, in the same order. on, if
 // not nil, hears each result as it ends, from several goroutines.
 func Run(ctx context.Context, c Config, requests []Request, on func(*Result)) ([]Result, error) {
+	return run(ctx, c, requests, on, MaxInFlight)
+}
+
+func run(ctx context.Context, c Config, requests []Request, on func(*Result), maxInFlight int) ([]Result, error) {
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
 		return nil, fmt.Errorf("load: address %q must be host:port: %w", c.Addr, err)
 	}
@@ -73,7 +77,7 @@ func Run(ctx context.Context, c Config, requests []Request, on func(*Result)) ([
 	defer p.client.CloseIdleConnections()
 	results := make([]Result, len(requests))
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, MaxInFlight)
+	slots := make(chan struct{}, maxInFlight)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	<-timer.C
