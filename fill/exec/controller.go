@@ -96,7 +96,7 @@ func Open(cfg Config) (*Controller, error) {
 	}
 	c := &Controller{
 		cfg:     cfg,
-		store:   &store{state: registry.New(), fleet: nodes.NewFleet(), events: newRing(), strict: cfg.Strict},
+		store:   &store{state: registry.New(), fleet: nodes.NewFleet(), events: newRing(time.Now().UnixMilli()), strict: cfg.Strict},
 		inbox:   make(chan inbound, inboxFrames),
 		poke:    make(chan struct{}, 1),
 		stop:    make(chan struct{}),

@@ -11,7 +11,9 @@ import (
 // history file only.
 const ringEvents = 8192
 
-// Recorded is an event with its place in the history, from 1.
+// Recorded is an event with its place in the history. Places grow also over
+// restarts: a reader that goes on from the place it had misses nothing that is
+// still kept, and may hear the latest events from before the restart again.
 type Recorded struct {
 	Seq int64 `json:"seq"`
 	registry.Event
@@ -20,13 +22,16 @@ type Recorded struct {
 // ring keeps the latest events. Safe for concurrent use.
 type ring struct {
 	mu   sync.Mutex
+	base int64         // the place before the first
 	buf  []Recorded    // guarded by mu; buf[(seq-1)%ringEvents]
 	next int64         // guarded by mu; the last seq given
 	more chan struct{} // guarded by mu; closed when an event is added
 }
 
-func newRing() *ring {
-	return &ring{buf: make([]Recorded, ringEvents), more: make(chan struct{})}
+// newRing gives places from base+1 on. With the unix milliseconds of the start
+// as base they grow over restarts, for fewer events than milliseconds pass.
+func newRing(base int64) *ring {
+	return &ring{base: base, next: base, buf: make([]Recorded, ringEvents), more: make(chan struct{})}
 }
 
 func (r *ring) add(events []registry.Event) {
@@ -46,7 +51,7 @@ func (r *ring) add(events []registry.Event) {
 func (r *ring) since(seq int64, limit int) ([]Recorded, int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	from := max(seq, r.next-ringEvents, 0)
+	from := max(seq, r.next-ringEvents, r.base)
 	var out []Recorded
 	for s := from + 1; s <= r.next && len(out) < limit; s++ {
 		out = append(out, r.buf[(s-1)%ringEvents])

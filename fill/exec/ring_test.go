@@ -19,7 +19,7 @@ func named(from, to int) []registry.Event {
 }
 
 func TestRing(t *testing.T) {
-	r := newRing()
+	r := newRing(0)
 	if got, next := r.since(0, 10); got != nil || next != 0 {
 		t.Errorf("empty: %v %d", got, next)
 	}
@@ -50,7 +50,7 @@ func TestRing(t *testing.T) {
 
 func TestRingWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRing()
+		r := newRing(0)
 		r.add(named(1, 1))
 		r.wait(t.Context(), 0) // there is one already
 		ended := false
@@ -73,4 +73,14 @@ func TestRingWait(t *testing.T) {
 		defer cancel()
 		r.wait(ctx, 3) // ends with its context
 	})
+}
+
+// A reader from before a restart goes on: the new places are above its own.
+func TestRingGrowsOverRestarts(t *testing.T) {
+	r := newRing(1_000_000)
+	r.add([]registry.Event{{Kind: "job", Object: "a"}})
+	got, next := r.since(17, 10)
+	if len(got) != 1 || got[0].Seq != 1_000_001 || next != 1_000_001 {
+		t.Errorf("%+v, next %d", got, next)
+	}
 }
