@@ -4,14 +4,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"sluice/fill/exec"
 )
 
-// history is the append-only file of events, with one older file kept when it
-// grows beyond its bound.
-type history struct {
+// lineFile is an append-only file of lines, mode 0600, with one older file kept
+// when it grows beyond its bound: twice maxBytes is the most it takes on disk.
+// Safe for concurrent use.
+type lineFile struct {
 	path     string
 	maxBytes int64
 	mu       sync.Mutex
@@ -20,22 +22,22 @@ type history struct {
 	torn     bool     // guarded by mu: the last line has no end
 }
 
-func openHistory(path string, maxBytes int64) (*history, error) {
-	h := &history{path: path, maxBytes: maxBytes}
-	return h, h.openLocked()
+func openLineFile(path string, maxBytes int64) (*lineFile, error) {
+	l := &lineFile{path: path, maxBytes: maxBytes}
+	return l, l.openLocked()
 }
 
-func (h *history) openLocked() error {
-	f, err := openLines(h.path)
+func (l *lineFile) openLocked() error {
+	f, err := openLines(l.path)
 	if err != nil {
-		return fmt.Errorf("open the history: %w", err)
+		return fmt.Errorf("open %s: %w", filepath.Base(l.path), err)
 	}
 	st, err := f.Stat()
 	if err != nil {
 		f.Close()
-		return fmt.Errorf("open the history: %w", err)
+		return fmt.Errorf("open %s: %w", filepath.Base(l.path), err)
 	}
-	h.f, h.bytes = f, st.Size()
+	l.f, l.bytes = f, st.Size()
 	return nil
 }
 
@@ -55,20 +57,51 @@ func openLines(path string) (*os.File, error) {
 	return f, nil
 }
 
+// Write appends whole lines. After a write that the disk cut short, the next one
+// begins with a line end, so that only the cut line is lost.
+func (l *lineFile) Write(lines []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.bytes > l.maxBytes {
+		l.f.Close()
+		if err := os.Rename(l.path, l.path+".1"); err != nil {
+			return 0, fmt.Errorf("turn %s over: %w", filepath.Base(l.path), err)
+		}
+		if err := l.openLocked(); err != nil {
+			return 0, err
+		}
+	}
+	out := lines
+	if l.torn {
+		out = append([]byte{'\n'}, lines...)
+	}
+	n, err := l.f.Write(out)
+	l.bytes += int64(n)
+	l.torn = err != nil && (l.torn || n > 0)
+	if err != nil {
+		return 0, fmt.Errorf("write %s: %w", filepath.Base(l.path), err)
+	}
+	return len(lines), nil
+}
+
+// Close closes the file.
+func (l *lineFile) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.f.Close()
+}
+
+// history is the file of events.
+type history struct{ file *lineFile }
+
+func openHistory(path string, maxBytes int64) (*history, error) {
+	f, err := openLineFile(path, maxBytes)
+	return &history{file: f}, err
+}
+
 func (h *history) add(events []exec.Recorded) error {
 	if len(events) == 0 {
 		return nil
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.bytes > h.maxBytes {
-		h.f.Close()
-		if err := os.Rename(h.path, h.path+".1"); err != nil {
-			return fmt.Errorf("turn the history over: %w", err)
-		}
-		if err := h.openLocked(); err != nil {
-			return err
-		}
 	}
 	var lines []byte
 	for i := range events {
@@ -78,20 +111,8 @@ func (h *history) add(events []exec.Recorded) error {
 		}
 		lines = append(append(lines, line...), '\n')
 	}
-	if h.torn {
-		lines = append([]byte{'\n'}, lines...)
-	}
-	n, err := h.f.Write(lines)
-	h.bytes += int64(n)
-	h.torn = err != nil && (h.torn || n > 0)
-	if err != nil {
-		return fmt.Errorf("write the history: %w", err)
-	}
-	return nil
+	_, err := h.file.Write(lines)
+	return err
 }
 
-func (h *history) close() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.f.Close()
-}
+func (h *history) close() { h.file.Close() }

@@ -56,6 +56,7 @@ const (
 	leaseTimeoutMs   = 5000 // of one call to an agent
 	tokenLifeMs      = 0    // join tokens made at start do not expire
 	historyFileBytes = 64 << 20
+	auditFileBytes   = 256 << 20
 )
 
 // server is a running server: gateway, controller and control port.
@@ -68,7 +69,7 @@ type server struct {
 	coming    atomic.Pointer[map[string]router.Coming]
 	data      *gateway.Server
 	admin     *admin.Server
-	audit     *os.File
+	audit     *lineFile
 	history   *history
 	authority *trust.Authority
 	gossip    *gossip.Gossip
@@ -157,8 +158,8 @@ func (s *server) startData() error {
 func (s *server) startControl() error {
 	o := &s.opts
 	var err error
-	if s.audit, err = openLines(filepath.Join(o.DataDir, "audit.jsonl")); err != nil {
-		return fmt.Errorf("open the audit log: %w", err)
+	if s.audit, err = openLineFile(filepath.Join(o.DataDir, "audit.jsonl"), auditFileBytes); err != nil {
+		return err
 	}
 	logs, err := s.agents()
 	if err != nil {
