@@ -131,18 +131,36 @@ func (a *advancer) crashed(j *registry.Job, why string) {
 	a.endJob(j, after, registry.RungFailed, why, false, true)
 }
 
+// cannotStart ends a generation that an agent refused to prepare. A lasting
+// reason counts as a crash; one that passes (a GPU not free yet) is tried again
+// soon and held against nobody.
+func (a *advancer) cannotStart(j *registry.Job, why string, lasting bool) {
+	if lasting {
+		a.crashed(j, why)
+		return
+	}
+	a.emit(registry.Command{JobEnding: &registry.JobEnding{Job: j.Spec.Name, Seq: j.Seq, After: a.afterWant(j, registry.JobPaused),
+		Rung: registry.RungFailed, LastDone: a.lastDone(j), TimeoutMs: releaseTimeoutMs, BackoffToMs: a.nowMs + backoffFirstMs, Reason: why}, Reason: why})
+}
+
+// afterWant is what becomes of a job after its generation, given what its owner wants.
+func (a *advancer) afterWant(j *registry.Job, after registry.JobPhase) registry.JobPhase {
+	switch {
+	case j.Want == "cancelled" && !after.Ended():
+		return registry.JobCancelled
+	case j.Want == "paused" && after == registry.JobPreparing:
+		return registry.JobPaused
+	}
+	return after
+}
+
 // endJob closes the present generation.
 func (a *advancer) endJob(j *registry.Job, after registry.JobPhase, rung registry.Rung, reason string, clean, restart bool) {
 	backoff := int64(0)
 	if restart && after == registry.JobPaused {
 		backoff = a.nowMs + backoffMs(len(j.Restarts))
 	}
-	switch {
-	case j.Want == "cancelled" && !after.Ended():
-		after = registry.JobCancelled
-	case j.Want == "paused" && after == registry.JobPreparing:
-		after = registry.JobPaused
-	}
+	after = a.afterWant(j, after)
 	a.emit(registry.Command{JobEnding: &registry.JobEnding{Job: j.Spec.Name, Seq: j.Seq, After: after, Rung: rung,
 		LastDone: a.lastDone(j), Clean: clean, TimeoutMs: releaseTimeoutMs, BackoffToMs: backoff, Restart: restart, Reason: reason}, Reason: reason})
 }
@@ -171,8 +189,8 @@ func (a *advancer) jobComing(j *registry.Job, late bool) {
 	switch j.Phase {
 	case registry.JobPreparing:
 		for i, p := range j.Ranks {
-			if why := a.v.refused(p.Node, rankOrderID(j, i, nodes.OrderPrepare)); why != "" {
-				a.endJob(j, registry.JobPaused, registry.RungFailed, fmt.Sprintf("rank %d cannot start: %s", i, why), false, true)
+			if ans := a.v.answer(p.Node, rankOrderID(j, i, nodes.OrderPrepare)); ans.Err != "" {
+				a.cannotStart(j, fmt.Sprintf("rank %d cannot start: %s", i, ans.Err), ans.Lasting)
 				return
 			}
 		}

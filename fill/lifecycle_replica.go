@@ -104,10 +104,15 @@ func (a *advancer) replicaComing(r *registry.Replica, h *nodes.HolderStatus, lat
 
 // refused is the error an agent answered an order with; "" when none.
 func (v *View) refused(node, orderID string) string {
+	return v.answer(node, orderID).Err
+}
+
+// answer is what an agent answered an order with; the zero Answer when nothing.
+func (v *View) answer(node, orderID string) nodes.Answer {
 	if s := v.Fleet.Nodes[node]; s != nil {
-		return s.Answers[orderID].Err
+		return s.Answers[orderID]
 	}
-	return ""
+	return nodes.Answer{}
 }
 
 func (a *advancer) replicaSteady(r *registry.Replica, h *nodes.HolderStatus) {

@@ -70,7 +70,10 @@ type Answer struct {
 	ID     string `json:"id"`
 	Holder string `json:"holder"`
 	Err    string `json:"err,omitempty"`
-	Port   int    `json:"port,omitempty"`
+	// Lasting tells that trying again cannot help until somebody changes the
+	// node or the spec: a file, a program or a user is not there.
+	Lasting bool `json:"lasting,omitempty"`
+	Port    int  `json:"port,omitempty"`
 }
 
 // RankNote is one message of a rank on its way to the controller. Steps are

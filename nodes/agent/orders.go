@@ -47,7 +47,7 @@ func (o *owner) answer(ord nodes.Order, err error) {
 	delete(o.pending, ord.ID)
 	ans := nodes.Answer{ID: ord.ID, Holder: ord.Holder}
 	if err != nil {
-		ans.Err = err.Error()
+		ans.Err, ans.Lasting = err.Error(), errors.Is(err, ErrFiles)
 		o.cfg.Log.Warn("order refused", "kind", ord.Kind, "holder", ord.Holder, "error", err)
 	} else if h := o.holders[ord.Holder]; h != nil {
 		ans.Port = h.rec.Port
