@@ -220,7 +220,7 @@ func rankRole() int {
 				fmt.Println(err)
 				return 7
 			}
-			_ = c.Shard(rank.Message{Step: v.Step, File: file, Bytes: int64(len(data)), Digest: rank.Digest(data), Scope: rank.ScopeShared})
+			_ = c.Shard(rank.Message{Step: v.Step, File: file, Bytes: int64(len(data)), Digest: rank.Digest(data), Scope: rank.ScopeShared, Samples: 8 * v.Step})
 			c.Stopped(v.Step)
 			return 0
 		}

@@ -39,7 +39,7 @@ func TestRankLife(t *testing.T) {
 	s.await("a", nodes.StateRunning)
 	at = s.stopAt("a", "s2", nodes.StopSave)
 	n := s.note("a", "shard", "")
-	if n.Shard == nil || n.Shard.Step != at || n.Shard.Rank != 0 || !filepath.IsAbs(n.Shard.File) {
+	if n.Shard == nil || n.Shard.Step != at || n.Shard.Rank != 0 || n.Shard.Samples != 8*at || !filepath.IsAbs(n.Shard.File) {
 		t.Errorf("%+v", n.Shard)
 	}
 	s.note("a", "stopped", "s2")

@@ -114,7 +114,7 @@ func (r *rankHandler) note(m rank.Message) nodes.RankNote {
 		n.Loss = *m.Loss
 	}
 	if m.Type == rank.TypeShard {
-		n.Shard = &nodes.Shard{Rank: m.Rank, Step: m.Step, File: m.File, Bytes: m.Bytes, Digest: m.Digest, Scope: string(m.Scope)}
+		n.Shard = &nodes.Shard{Rank: m.Rank, Step: m.Step, File: m.File, Bytes: m.Bytes, Digest: m.Digest, Scope: string(m.Scope), Samples: m.Samples}
 		if m.Scope == rank.ScopeNode {
 			n.Shard.Node = r.node
 		}
