@@ -65,6 +65,9 @@ func checkSpec(ord nodes.Order) error {
 		if r.WorldSize < 1 || r.Rank < 0 || r.Rank >= r.WorldSize {
 			return bad(fmt.Sprintf("rank %d of %d", r.Rank, r.WorldSize))
 		}
+		if r.Launcher == nodes.LaunchTorchrun && (r.LocalWorldSize < 1 || r.Rank+r.LocalWorldSize > r.WorldSize) {
+			return bad(fmt.Sprintf("%d ranks from %d on, of %d", r.LocalWorldSize, r.Rank, r.WorldSize))
+		}
 		if r.StopSignal != "" && unix.SignalNum(r.StopSignal) == 0 {
 			return bad(fmt.Sprintf("stopSignal %q must be a signal's name, such as SIGTERM or SIGUSR1", r.StopSignal))
 		}
