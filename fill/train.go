@@ -293,6 +293,7 @@ func (ps *pass) places(gpus []int32) string {
 type census struct {
 	done    bool
 	sick    int // GPUs that are lost, fenced or unheard of
+	shut    int // GPUs of nodes that are cordoned or draining
 	blocked int // free but for the memory of sleepers
 	largest int // GPUs of the largest node
 }
@@ -312,6 +313,8 @@ func (ps *pass) countFleet() *census {
 		switch {
 		case g.fact == nil || g.fact.Fenced != "" || !ps.f.nodes[g.node].present:
 			c.sick++
+		case !g.usable:
+			c.shut++
 		case g.free() && g.lent < 0 && g.residents > 0 && !g.fits(least, g.residentBytes, g.residents):
 			c.blocked++
 		}
@@ -342,6 +345,8 @@ func (ps *pass) whyWaiting(j *floorJob, open, need int) (Cause, string) {
 		return CauseFragmentation, fmt.Sprintf("needs %d GPUs, %d together on a node; %d are free but apart", need, j.size, open)
 	case open+c.sick >= need:
 		return CauseHealth, fmt.Sprintf("needs %d GPUs; %d are free, %d are lost or fenced", need, open, c.sick)
+	case open+c.sick+c.shut >= need && c.shut > 0:
+		return CauseHealth, fmt.Sprintf("needs %d GPUs; %d are free, %d are on nodes that are cordoned or draining", need, open, c.shut)
 	case c.blocked > 0:
 		ps.wakeless(j, need-open)
 		return CauseShortage, fmt.Sprintf("needs %d GPUs; %d are free, and up to %d more but for the memory of sleeping replicas", need, open, c.blocked)
