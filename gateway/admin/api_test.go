@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"sluice/nodes/registry"
+	"sluice/slo"
 )
 
 func TestModelLife(t *testing.T) {
@@ -161,6 +162,19 @@ func TestWhy(t *testing.T) {
 		if w.Kind == "job" && len(w.Events) == 0 {
 			t.Errorf("why %s has no events", object)
 		}
+	}
+	for step := range int64(30) { // of manifests in a row the newest is shown
+		d.f.record(registry.Event{Kind: "manifest", Object: "bert", Steps: step, World: 1})
+	}
+	var w Why
+	d.must(t, "GET", "/v1/why/bert", nil, &w)
+	if n := len(w.Events); n < 2 || w.Events[n-1].Steps != 29 || w.Events[n-2].Kind == "manifest" {
+		t.Errorf("%+v", w.Events)
+	}
+	d.f.headroom["chat"] = slo.Headroom{ReadyReplicas: 1, DemandRps: 1, Objectives: []slo.Attainment{{Objective: slo.Objective{Metric: slo.TTFT, Quantile: 0.9, ThresholdMs: 2000}, Met: true}}}
+	d.must(t, "GET", "/v1/why/chat", nil, &w)
+	if text := strings.Join(w.Lines, "\n"); !strings.Contains(text, "is not known yet") || !strings.Contains(text, "nothing was measured lately") {
+		t.Errorf("nothing learned yet: %q", text)
 	}
 	d.refused(t, "GET", "/v1/why/model/bert", nil, 404, "not_found", "")
 }

@@ -18,7 +18,7 @@ type Why struct {
 	Object  string     `json:"object"`
 	Kind    string     `json:"kind"`
 	State   string     `json:"state"`
-	ForMs   int64      `json:"forMs"`
+	ForMs   int64      `json:"forMs"` // 0: not known
 	Lines   []string   `json:"lines"` // sentences, the most important first
 	Waiting *Waiting   `json:"waiting,omitempty"`
 	Events  []Recorded `json:"events"`
@@ -42,13 +42,17 @@ func (s *Server) getWhy(w http.ResponseWriter, r *http.Request, _ Actor) error {
 	return nil
 }
 
-// eventsOf searches the whole ring, page by page.
+// eventsOf searches the whole ring, page by page. Of manifests in a row it
+// keeps the newest: a job that saves often would show nothing else.
 func (s *Server) eventsOf(object string) []Recorded {
 	out := []Recorded{}
 	for since := int64(0); ; {
 		page, next := s.ctl.Events(since, maxEventsPage)
 		for _, e := range page {
 			if e.Object == object || e.Model == object || slices.Contains(e.GPUs, object) {
+				if n := len(out); n > 0 && e.Kind == "manifest" && out[n-1].Kind == "manifest" && out[n-1].Object == e.Object {
+					out = out[:n-1]
+				}
 				out = append(out, e)
 			}
 		}
@@ -81,7 +85,7 @@ func (v *snapshot) why(kind, name string) *Why {
 
 // say adds a sentence unless it is empty.
 func (w *Why) say(format string, args ...any) {
-	w.Lines = append(w.Lines, fmt.Sprintf(format, args...))
+	w.Lines = append(w.Lines, strings.TrimSpace(fmt.Sprintf(format, args...)))
 }
 
 func (w *Why) because(reason string) {
@@ -146,8 +150,16 @@ func (v *snapshot) whyModel(name string, m *registry.Model) *Why {
 	}
 	if h, ok := v.headroom[name]; ok {
 		w.say("It has %d ready replicas and needs %d within %d ms (%d now): %s.", h.ReadyReplicas, h.NeedReplicas, h.HorizonMs, h.NeedNow, strings.TrimSuffix(h.Reason, "."))
-		w.say("Demand is %.2f requests/s of %.2f that the replicas can take within the objectives.", h.DemandRps, h.CapacityRps)
+		if h.CapacityRps > 0 || h.ReadyReplicas == 0 {
+			w.say("Demand is %.2f requests/s of %.2f that the replicas can take within the objectives.", h.DemandRps, h.CapacityRps)
+		} else {
+			w.say("Demand is %.2f requests/s; what the replicas can take is not known yet.", h.DemandRps)
+		}
 		for _, a := range h.Objectives {
+			if a.Met && a.ObservedMs == 0 {
+				w.say("%s: nothing was measured lately.", a.Objective)
+				continue
+			}
 			met := "met"
 			if !a.Met {
 				met = "not met"
@@ -186,7 +198,7 @@ func (v *snapshot) whyReplica(r *registry.Replica) *Why {
 
 func (v *snapshot) whyNode(n *registry.Node) *Why {
 	st := v.node(n, 0)
-	w := &Why{Object: n.ID, Kind: "node", State: st.State, ForMs: st.SilentMs}
+	w := &Why{Object: n.ID, Kind: "node", State: st.State}
 	w.because(n.Reason)
 	w.say("Its agent spoke %d ms ago.", st.SilentMs)
 	for _, g := range v.gpus() {
