@@ -87,7 +87,11 @@ func runDemo(ctx context.Context, o demoOptions) (err error) {
 				floor.dataAddr, floor.exe, floor.server, floor.pids())
 			return
 		}
-		if stopErr := floor.stop(); err == nil {
+		stopErr := floor.stop()
+		switch {
+		case ctx.Err() != nil && stopErr == nil:
+			say("interrupted; everything that the demo started is ended")
+		case err == nil:
 			err = stopErr
 		}
 	}()

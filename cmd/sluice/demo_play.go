@@ -162,9 +162,9 @@ func (w *demoWatch) run(ctx context.Context) {
 	}
 }
 
-// traceMinute is how far the trace has been played.
+// traceMinute is how far the trace has been played; below 0 in the warm-up.
 func (w *demoWatch) traceMinute() float64 {
-	return (time.Since(w.begin).Minutes() - w.plan.WarmMs/60_000) * w.plan.Speed
+	return min(w.plan.Minutes, (time.Since(w.begin).Minutes()-w.plan.WarmMs/60_000)*w.plan.Speed)
 }
 
 // figures are requests/s of the trace and p99 of TTFT in trace time, by model.
@@ -189,11 +189,14 @@ func (w *demoWatch) figures() string {
 		float64(len(kept))/(recentMs/1000), demoLong, hist[demoLong].Quantile(0.99), demoShort, hist[demoShort].Quantile(0.99), demoQuantile*100, demoTTFTMs)
 }
 
-func (w *demoWatch) need() int {
-	if i := int(w.traceMinute() * 60_000 / needWindowMs); i >= 0 && i < len(w.plan.Need) {
-		return w.plan.Need[i]
+// now is the minute of the trace and what the trace needs in it, in words.
+func (w *demoWatch) now() string {
+	minute := w.traceMinute()
+	if minute < 0 || len(w.plan.Need) == 0 {
+		return "warm-up"
 	}
-	return 0
+	need := w.plan.Need[min(int(minute*60_000/needWindowMs), len(w.plan.Need)-1)]
+	return fmt.Sprintf("minute %4.1f of %g, which needs %d of 8 GPUs", minute, w.plan.Minutes, need)
 }
 
 func (w *demoWatch) line(st *admin.Status) string {
@@ -201,8 +204,8 @@ func (w *demoWatch) line(st *admin.Status) string {
 	for _, g := range st.GPUs {
 		held[g.State]++
 	}
-	return fmt.Sprintf("minute %4.1f of %g: need %d; GPUs: %d serving, %d training, %d switching, %d idle; %s",
-		w.traceMinute(), w.plan.Minutes, w.need(), held["serving"], held["trainingKept"], held["switching"], held["idle"]+held["reserved"], w.figures())
+	return fmt.Sprintf("%s; GPUs: %d serving, %d training, %d switching, %d idle; %s",
+		w.now(), held["serving"], held["trainingKept"], held["switching"], held["idle"]+held["reserved"], w.figures())
 }
 
 func (w *demoWatch) draw(st *admin.Status) {
@@ -212,9 +215,9 @@ func (w *demoWatch) draw(st *admin.Status) {
 	}
 	var b bytes.Buffer
 	b.WriteString("\x1b[H")
-	fmt.Fprintf(&b, "sluice demo   minute %.1f of %g of the trace, %g times faster   need %d of 8\x1b[K\n%s (in trace time)\x1b[K\n\x1b[K\n",
-		w.traceMinute(), w.plan.Minutes, w.plan.Speed, w.need(), w.figures())
-	b.Write(bytes.ReplaceAll([]byte(renderStatus(*st, width, height-4)), []byte("\n"), []byte("\x1b[K\n")))
-	b.WriteString("\x1b[J")
+	fmt.Fprintf(&b, "sluice demo   a trace played %g times faster: %s\x1b[K\n%s (in trace time; below: this machine's)\x1b[K\n\x1b[K\n",
+		w.plan.Speed, w.now(), w.figures())
+	b.Write(bytes.ReplaceAll([]byte(renderStatus(*st, width, height-5)), []byte("\n"), []byte("\x1b[K\n")))
+	fmt.Fprintf(&b, "\x1b[K\n%s\x1b[J", styled(styleDim, cell("ctrl-c ends it   "+boxLegend, width)))
 	os.Stdout.Write(b.Bytes())
 }

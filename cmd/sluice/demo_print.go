@@ -33,11 +33,11 @@ func printReport(w io.Writer, form string, r *demoReport) error {
 	for _, b := range r.Bursts {
 		fmt.Fprintf(t, "  %s\t%.1f\t%d\t%.2f %%\t%s\n", b.Model, b.AtMinute, b.Requests, b.Fraction*100, metWord(b.Served))
 	}
-	fmt.Fprintf(t, "\nReclaims\tminute\trung\tGPUs\tdecision to release\n")
+	fmt.Fprintf(t, "\nReclaims (warm-up: below minute 0)\tminute\trung\tGPUs\tdecision to release\n")
 	for _, x := range r.Reclaims {
 		fmt.Fprintf(t, "  %s\t%.1f\t%s\t%d\t%d ms\n", x.Job, x.AtMinute, x.Rung, x.GPUs, x.DecisionToReleaseMs)
 	}
-	fmt.Fprintf(t, "\nReturns to training\t%d\n", r.Returns)
+	fmt.Fprintf(t, "\nReturns to training\t%d\n\nSwitches of all kinds\ttimes\n", r.Returns)
 	for _, k := range slices.Sorted(maps.Keys(r.Switches)) {
 		fmt.Fprintf(t, "  %s\t%d\n", k, r.Switches[k])
 	}
@@ -50,7 +50,7 @@ func printReport(w io.Writer, form string, r *demoReport) error {
 		fmt.Fprintf(t, "  %s\t%.3f\n", b, r.Books.GPUSeconds[b.String()])
 	}
 	fmt.Fprintf(t, "  capacity\t%.3f\n  balance\t%.3f\n", r.Books.Capacity, r.Books.Balance)
-	fmt.Fprintf(t, "\nHarvest\t%.3f (%.0f GPU-s of training kept, %.0f GPU-s idle)\n", r.Harvest, r.KeptGPUS, r.IdleGPUS)
+	fmt.Fprintf(t, "\nHarvest\t%.3f: %.0f GPU-s of training kept, of %.0f that the trace did not need\n", r.Harvest, r.KeptGPUS, r.IdleGPUS)
 	fmt.Fprintf(t, "Invariants broken\t%d\n", len(r.InvariantsBroken))
 	for _, s := range r.InvariantsBroken {
 		fmt.Fprintf(t, "  %s\n", s)

@@ -27,6 +27,9 @@ const (
 	styleAmber = "\x1b[33m"
 )
 
+// boxLegend explains what gpuOwner writes; it stands below the picture.
+const boxLegend = "GPUs: +1 one more sleeps or has yielded there, → reserved for it"
+
 // bookStyle is the background of a GPU in each state of the books.
 var bookStyle = map[string]string{
 	"serving": "\x1b[97;44m", "trainingKept": "\x1b[30;42m", "trainingLost": "\x1b[97;41m", "switching": "\x1b[30;43m",
@@ -165,8 +168,8 @@ func gpuGrid(s *admin.Status, byNode map[string][]*admin.GPUStatus, width, limit
 }
 
 func modelLines(s *admin.Status, width, limit int) []string {
-	bar := max(8, min(24, width-86))
-	head := fmt.Sprintf("%s %8s %7s  %s %9s  %s %5s", cell("MODEL", 14), "REPLICAS", "REQ/S", cell("DEMAND OF CAPACITY", bar+12), "HEADROOM", cell("OBJECTIVE", 26), "QUEUE")
+	bar := max(8, min(24, width-89)) // 89 cells are the other columns
+	head := fmt.Sprintf("%s %8s %7s  %s %9s %5s  %s", cell("MODEL", 14), "HAS/NEED", "REQ/S", cell("DEMAND OF CAPACITY", bar+12), "HEADROOM", "QUEUE", "OBJECTIVE")
 	lines := []string{styled(styleDim, head)}
 	for i := range s.Models {
 		if len(lines) >= limit && len(s.Models)-i > 1 {
@@ -204,15 +207,18 @@ func modelLine(m *admin.ModelStatus, bar int) string {
 			use = min(1, h.DemandRps/h.CapacityRps)
 		}
 	}
-	color := styleGreen
-	if h.HeadroomRps < 0 {
+	color, headroom, capacity := styleGreen, fmt.Sprintf("%+9.1f", h.HeadroomRps), fmt.Sprintf("%.1f/%.1f", h.DemandRps, h.CapacityRps)
+	switch {
+	case h.CapacityRps == 0 && m.Ready > 0: // not learned yet, which alarms nobody
+		color, use, headroom, capacity = styleDim, 0, "        ?", fmt.Sprintf("%.1f/?", h.DemandRps)
+	case h.HeadroomRps < 0:
 		color = styleRed
-	} else if use > 0.8 {
+	case use > 0.8:
 		color = styleAmber
 	}
 	worst, objColor := objectiveText(m)
-	return fmt.Sprintf("%s %8s %7.1f  %s %11s %s  %s %5d", cell(m.Name, 14), replicas, h.ArrivalRps, styled(color, meter(use, bar)),
-		fmt.Sprintf("%.1f/%.1f", h.DemandRps, h.CapacityRps), styled(color, fmt.Sprintf("%+9.1f", h.HeadroomRps)), styled(objColor, cell(worst, 26)), h.QueueDepth)
+	return fmt.Sprintf("%s %8s %7.1f  %s %11s %s %5d  %s", cell(m.Name, 14), replicas, h.ArrivalRps, styled(color, meter(use, bar)),
+		capacity, styled(color, headroom), h.QueueDepth, styled(objColor, worst))
 }
 
 // objectiveText shows the objective that is nearest to its threshold.
@@ -298,7 +304,7 @@ func booksLine(s *admin.Status, width int) string {
 	if b.CapacitySeconds <= 0 {
 		return styled(styleDim, "books: nothing yet")
 	}
-	n := max(10, min(40, width-60))
+	n := max(10, min(40, width-90)) // 90 cells hold the names and shares
 	bar, used, sum := "", 0, 0.0
 	var parts []string
 	for _, state := range registry.BookStates() {

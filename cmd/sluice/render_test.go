@@ -72,7 +72,15 @@ func TestRenderShows(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	s := floorOf(0, 0)
+	s := floorOf(2, 8)
+	if text = ansi.Strip(renderStatus(s, 100, 40)); !strings.Contains(text, "2.5s of 2.0s") || !strings.Contains(text, "QUEUE") || !strings.Contains(text, "of 100 GPU-s") {
+		t.Errorf("100 columns cut too much:\n%s", text)
+	}
+	s.Models[0].Headroom.CapacityRps, s.Models[0].Headroom.HeadroomRps = 0, -4
+	if text = ansi.Strip(renderStatus(s, 140, 40)); !strings.Contains(text, "4.0/?") || strings.Contains(text, "-4.0") {
+		t.Errorf("a capacity not learned yet alarms:\n%s", text)
+	}
+	s = floorOf(0, 0)
 	s.Models, s.Jobs, s.Books.CapacitySeconds = nil, nil, 0
 	text = ansi.Strip(renderStatus(s, 100, 24))
 	for _, want := range []string{"sluice model apply", "sluice job submit", "nothing yet"} {
@@ -99,6 +107,18 @@ func TestCase_SEC_10_HostileText(t *testing.T) {
 	for _, l := range statusLines(&s) {
 		if strings.ContainsAny(clean(l, false), "\x1b\n\r\x07") {
 			t.Errorf("%q", l)
+		}
+	}
+}
+
+func TestEventText(t *testing.T) {
+	for want, e := range map[string]registry.Event{
+		"manifest bert step 300 of 4 ranks: whole":                   {Kind: "manifest", Object: "bert", Steps: 300, World: 4, Reason: "whole"},
+		"replica chat-1 waiting → starting 1 GPU in 1.5s":            {Kind: "replica", Object: "chat-1", From: "waiting", To: "starting", GPUs: []string{"a"}, TookMs: 1500},
+		"reclaim bert running → yield (yield) 2 GPUs: chat needs it": {Kind: "reclaim", Object: "bert", From: "running", To: "yield", Rung: registry.RungYield, GPUs: []string{"a", "b"}, Reason: "chat needs it"},
+	} {
+		if got := eventText(&e); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

@@ -100,7 +100,8 @@ func startGossip(node, addr string, seeds []string, w trust.Welcome, meta gossip
 	if err != nil {
 		return nil, fmt.Errorf("--gossip %q must be host:port: %w", addr, err)
 	}
-	g, err := gossip.Start(gossip.Config{NodeID: node, Bind: host, Port: port, Key: w.GossipKey, Cluster: w.Label, Seeds: seeds, Meta: meta}, log)
+	// A server and an agent of one machine have one name by default.
+	g, err := gossip.Start(gossip.Config{NodeID: meta.Role + "." + node, Bind: host, Port: port, Key: w.GossipKey, Cluster: w.Label, Seeds: seeds, Meta: meta}, log)
 	if err != nil {
 		return nil, fmt.Errorf("start gossip: %w", err)
 	}

@@ -31,6 +31,9 @@ func newModelListCmd() *cobra.Command {
 				need, rate, room := "-", "-", "-"
 				if h := m.Headroom; h != nil {
 					need, rate, room = fmt.Sprint(h.NeedReplicas), fmt.Sprintf("%.1f", h.ArrivalRps), fmt.Sprintf("%.1f", h.HeadroomRps)
+					if h.CapacityRps == 0 && (m.Ready > 0 || m.External) {
+						room = "" // not learned yet
+					}
 				}
 				ready := fmt.Sprint(m.Ready)
 				if m.External {

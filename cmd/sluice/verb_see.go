@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -73,9 +74,12 @@ func printEvent(c *cobra.Command, out *output, e *admin.Recorded) error {
 	if out.format != "table" {
 		return out.line(c.OutOrStdout(), e)
 	}
-	_, err := fmt.Fprintf(c.OutOrStdout(), "%6d  %s\n", e.Seq, clean(eventText(&e.Event), false))
+	_, err := fmt.Fprintf(c.OutOrStdout(), "%6d  %s  %s\n", e.Seq, clock(e.AtMs), clean(eventText(&e.Event), false))
 	return err
 }
+
+// clock is the time of day here of an event.
+func clock(atMs int64) string { return time.UnixMilli(atMs).Format("15:04:05.000") }
 
 // eventText is one event in one line, without its time.
 func eventText(e *registry.Event) string {
@@ -86,8 +90,15 @@ func eventText(e *registry.Event) string {
 	if e.Rung != "" {
 		text += fmt.Sprintf(" (%s)", e.Rung)
 	}
-	if len(e.GPUs) > 0 {
-		text += fmt.Sprintf(" %d GPUs", len(e.GPUs))
+	if e.Kind == "manifest" {
+		text += fmt.Sprintf(" step %d of %d ranks", e.Steps, e.World)
+	}
+	switch n := len(e.GPUs); n {
+	case 0:
+	case 1:
+		text += " 1 GPU"
+	default:
+		text += fmt.Sprintf(" %d GPUs", n)
 	}
 	if e.TookMs > 0 {
 		text += " in " + ago(e.TookMs)
@@ -109,7 +120,11 @@ func newWhyCmd() *cobra.Command {
 			return err
 		}
 		return out.print(c, w, func(t *table) {
-			t.text("%s %s: %s for %s", w.Kind, w.Object, w.State, ago(w.ForMs))
+			head := fmt.Sprintf("%s %s: %s", w.Kind, w.Object, w.State)
+			if w.ForMs > 0 {
+				head += " for " + ago(w.ForMs)
+			}
+			t.text("%s", head)
 			for _, l := range w.Lines {
 				t.text("  %s", l)
 			}
@@ -117,7 +132,7 @@ func newWhyCmd() *cobra.Command {
 				t.text("Lately:")
 			}
 			for i := range w.Events {
-				t.text("  %d  %s", w.Events[i].Seq, eventText(&w.Events[i].Event))
+				t.text("  %d  %s  %s", w.Events[i].Seq, clock(w.Events[i].AtMs), eventText(&w.Events[i].Event))
 			}
 		})
 	}

@@ -19,7 +19,8 @@ const minInterval = 100 * time.Millisecond
 
 func newTopCmd() *cobra.Command {
 	c := &cobra.Command{Use: "top", Short: "Live view: who holds each GPU, headroom, jobs, decisions", Args: argCount(0, ""),
-		Long:    "Draws the floor and renews it. q or ctrl-c ends it. Without a terminal, or with\n-o json, it writes the picture again and again as lines.",
+		Long: "Draws the floor and renews it. q or ctrl-c ends it. Without a terminal, or with\n-o json, it writes the picture again and again as lines.\n\n" +
+			"Of a GPU it shows who holds it: chat+2 is chat, with two more that sleep or have\nyielded in its memory; free+1 is held by nobody, with one in its memory; →bert is\nreserved for bert. Replicas are ready+coming/needed, ranks are now/wanted. Times\nbefore decisions say how long ago.",
 		Example: "  sluice top\n  sluice top --interval 5s\n  sluice top --once | grep ^job"}
 	conn, out := addClientFlags(c), outputFlag(c)
 	interval := c.Flags().Duration("interval", time.Second, "time between pictures")
@@ -154,7 +155,7 @@ func (m topModel) View() tea.View {
 	if m.status != nil {
 		text = renderStatus(*m.status, m.width, m.height-1)
 	}
-	foot := styled(styleDim, "q quits")
+	foot := styled(styleDim, cell("q quits   "+boxLegend, m.width))
 	if m.err != nil {
 		foot = styled(styleRed, cell(m.err.Error(), m.width))
 	}
