@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/charmbracelet/x/ansi"
 	"golang.org/x/term"
 
 	"sluice/bench/load"
@@ -215,8 +216,14 @@ func (w *demoWatch) draw(st *admin.Status) {
 	}
 	var b bytes.Buffer
 	b.WriteString("\x1b[H")
-	fmt.Fprintf(&b, "sluice demo   a trace played %g times faster: %s\x1b[K\n%s (in trace time; below: this machine's)\x1b[K\n\x1b[K\n",
-		w.plan.Speed, w.now(), w.figures())
+	head := []string{
+		fmt.Sprintf("sluice demo   a trace played %g times faster: %s", w.plan.Speed, w.now()),
+		w.figures() + " (in trace time)",
+		styled(styleDim, fmt.Sprintf("times below are this machine's, %g times shorter", w.plan.Speed)),
+	}
+	for _, l := range head {
+		b.WriteString(ansi.Truncate(l, width, styleReset+"…") + "\x1b[K\n")
+	}
 	b.Write(bytes.ReplaceAll([]byte(renderStatus(*st, width, height-5)), []byte("\n"), []byte("\x1b[K\n")))
 	fmt.Fprintf(&b, "\x1b[K\n%s\x1b[J", styled(styleDim, cell("ctrl-c ends it   "+boxLegend, width)))
 	os.Stdout.Write(b.Bytes())

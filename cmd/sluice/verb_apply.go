@@ -93,6 +93,12 @@ func printChanged(c *cobra.Command, out *output, changed ...admin.Changed) error
 }
 
 func transition(from, to string) string {
+	switch {
+	case from == "want" && to == "run": // its owner's wish, which its phase follows
+		return "is to go on"
+	case from == "want":
+		return "is to be " + to
+	}
 	if from != "" && from != to {
 		return from + " → " + to
 	}
