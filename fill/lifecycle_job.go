@@ -2,10 +2,14 @@ package fill
 
 import (
 	"fmt"
+	"strings"
 
 	"sluice/nodes"
 	"sluice/nodes/registry"
 )
+
+// speechless is the remedy of a job whose ranks say nothing.
+const speechless = "a program that does not speak the rank protocol needs protocol none"
 
 func (a *advancer) job(j *registry.Job) {
 	switch j.Phase {
@@ -112,7 +116,11 @@ func (a *advancer) rankBroken(j *registry.Job, i int) string {
 	case !j.Spec.SpeaksProtocol() && good && j.Phase == registry.JobRunning:
 		return "" // done, when all are
 	}
-	return endedText(h)
+	text := endedText(h)
+	if good && j.Spec.SpeaksProtocol() && strings.HasPrefix(text, "exited with code 0") {
+		text += " without a word that it had finished; " + speechless
+	}
+	return text
 }
 
 // crashed counts a restart and gives up when there were too many.
@@ -219,7 +227,11 @@ func (a *advancer) jobComing(j *registry.Job, late bool) {
 		}
 	}
 	if late {
-		a.crashed(j, fmt.Sprintf("still %s after %d ms", j.Phase, j.TimeoutMs))
+		why := fmt.Sprintf("still %s after %d ms", j.Phase, j.TimeoutMs)
+		if j.Phase == registry.JobStarting && j.Spec.SpeaksProtocol() {
+			why += ": a rank did not say hello; " + speechless
+		}
+		a.crashed(j, why)
 	}
 }
 

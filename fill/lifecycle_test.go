@@ -60,3 +60,20 @@ func TestRefusedPrepareCountsOnlyWhenItLasts(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 }
+
+// A rank that exits with 0 and a rank that never says hello are told what to
+// do when they do not speak the protocol.
+func TestSpeechlessRanksAreToldTheRemedy(t *testing.T) {
+	st, fleet, _ := preparing(t, 3, nodes.Answer{})
+	fleet.Frame("n0", &nodes.Frame{Holder: &nodes.HolderStatus{ID: st.Jobs["j"].Holder(0), Generation: 1, State: nodes.StateGone, Exited: true, Reason: "exited with code 0"}}, 1500)
+	cmds := Advance(View{State: st, Fleet: fleet}, 2000)
+	if len(cmds) != 1 || cmds[0].JobEnding == nil || !strings.Contains(cmds[0].JobEnding.Reason, "exited with code 0 without a word that it had finished; "+speechless) {
+		t.Errorf("%+v", cmds)
+	}
+	st, fleet, apply := preparing(t, 3, nodes.Answer{})
+	apply(registry.Command{AtMs: 1500, JobPhase: &registry.PhaseChange{Name: "j", Seq: st.Jobs["j"].Seq, To: string(registry.JobStarting), TimeoutMs: 100, Reason: "all agents prepared"}})
+	cmds = Advance(View{State: st, Fleet: fleet}, 20_000)
+	if len(cmds) != 1 || cmds[0].JobEnding == nil || !strings.Contains(cmds[0].JobEnding.Reason, speechless) {
+		t.Errorf("%+v", cmds)
+	}
+}
