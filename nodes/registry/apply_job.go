@@ -9,7 +9,7 @@ import (
 
 func (s *State) submitJob(spec *JobSpec, at int64) ([]Event, error) {
 	if old := s.Jobs[spec.Name]; old != nil && !old.Phase.Ended() {
-		return nil, fmt.Errorf("job %q is %s; cancel it first or choose another name: %w", spec.Name, old.Phase, ErrExists)
+		return nil, fmt.Errorf("job %q is %s: %w", spec.Name, old.Phase, ErrExists)
 	}
 	if s.Tenants[spec.Tenant] == nil {
 		return nil, fmt.Errorf("tenant %q of job %q: %w", spec.Tenant, spec.Name, ErrUnknown)
