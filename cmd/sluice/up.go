@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"sluice/nodes/nvml"
 )
 
 func newUpCmd() *cobra.Command {
@@ -54,6 +56,9 @@ func upUntil(parent context.Context, o serverOptions, gpus string) error {
 	case <-ctx.Done():
 		return ignoreCanceled(ctx, <-agentEnd)
 	case err := <-agentEnd:
+		if errors.Is(err, nvml.ErrNoLibrary) || errors.Is(err, nvml.ErrNoDriver) {
+			return fmt.Errorf("the agent ended: %w; without GPUs, try it with --gpus sim:8", err)
+		}
 		return fmt.Errorf("the agent ended: %w", err)
 	case err := <-s.failed:
 		cancel()

@@ -104,7 +104,11 @@ func describeJob(t *table, j *admin.JobStatus) {
 		t.row("stopping:", fmt.Sprintf("%s for %s: %s", j.Stop.Rung, j.Stop.Beneficiary, j.Stop.Reason))
 	}
 	for _, e := range j.Ledger {
-		t.row("ended:", fmt.Sprintf("generation %d, %d ranks, steps %d to %d, saved %d, lost %d (%s): %s", e.Generation, e.World, e.FirstStep, e.LastStep, e.SavedStep, e.LostSteps, e.Rung, e.Reason))
+		steps := "no step"
+		if e.LastStep >= e.FirstStep {
+			steps = fmt.Sprintf("steps %d to %d", e.FirstStep, e.LastStep)
+		}
+		t.row("ended:", fmt.Sprintf("generation %d, %d ranks, %s, saved %d, lost %d (%s): %s", e.Generation, e.World, steps, e.SavedStep, e.LostSteps, e.Rung, e.Reason))
 	}
 }
 

@@ -132,7 +132,7 @@ func newWhyCmd() *cobra.Command {
 				t.text("Lately:")
 			}
 			for i := range w.Events {
-				t.text("  %d  %s  %s", w.Events[i].Seq, clock(w.Events[i].AtMs), eventText(&w.Events[i].Event))
+				t.text("  %s  %s", clock(w.Events[i].AtMs), eventText(&w.Events[i].Event))
 			}
 		})
 	}

@@ -28,7 +28,8 @@ func newJobSubmitCmd() *cobra.Command {
 		Short: "Submit a training run",
 		Long: `Submits a job that runs on whatever GPUs are free, and survives being shrunk and
 paused. Without -f, the words behind -- are the command of one rank and the
-flags stand for the fields of job.yaml, described in docs/job-yaml.md.`,
+flags stand for the fields of job.yaml, described in docs/job-yaml.md. A command
+that does not speak the rank protocol needs --protocol none.`,
 		Example: `  sluice job submit bert --world 1-4 -- python train.py
   sluice job submit big --world 8-32 --world-multiple 8 --active-memory 60GiB --resident-memory 60GiB -- python train.py --data /data
   sluice job submit old --protocol none --stop-signal SIGUSR1 --grace 2m -- python legacy.py
