@@ -127,7 +127,11 @@ func (v *snapshot) whyJob(j *registry.Job) *Why {
 	}
 	for i := len(j.Ledger) - 1; i >= max(0, len(j.Ledger)-3); i-- {
 		e := j.Ledger[i]
-		w.say("Generation %d (%d ranks) ended at step %d, %d steps lost: %s.", e.Generation, e.World, e.LastStep, e.LostSteps, strings.TrimSuffix(e.Reason, "."))
+		at := fmt.Sprintf("at step %d, %d steps lost", e.LastStep, e.LostSteps)
+		if e.LastStep < 0 {
+			at = "without telling a step"
+		}
+		w.say("Generation %d (%d ranks) ended %s: %s.", e.Generation, e.World, at, strings.TrimSuffix(e.Reason, "."))
 	}
 	return w
 }
