@@ -88,7 +88,7 @@ type Config struct {
 // restarts 15 to 250 s); all are replaced by what the fleet shows.
 func Default() Config {
 	return Config{
-		PlanEveryMs: 100, DeadlineMs: 10_000, DownAfterMs: 15_000, RolloutWaitMs: 30_000,
+		PlanEveryMs: 100, DeadlineMs: 10_000, DownAfterMs: 10_000, RolloutWaitMs: 30_000,
 		StartMs: 45_000, WakeMs: 1000, DrainMs: 2000, YieldMs: 1000, StopMs: 5000, ResumeMs: 500, RestartMs: 25_000,
 		BurstMs: 120_000, StayMs: 600_000,
 		GrowAfterMs: 45_000, MinRunMs: 60_000, MinWorthMs: 15_000, StarveAfterMs: 1_800_000, EvictAsleepAfterMs: 60_000,

@@ -85,7 +85,8 @@ func (ps *pass) spare(n *need) {
 	if limit := n.model.Spec.MaxReplicas; limit > 0 {
 		asked = min(asked, limit)
 	}
-	n.keepComing = existing <= asked && n.freshComing() > 0
+	canSleep := n.model.Spec.Sleep != "" && n.model.Spec.ResidentBytes > 0
+	n.keepComing = n.freshComing() > 0 && (existing <= asked || canSleep && len(n.asleep) == 0)
 	if n.want > 0 && len(n.asleep) == 0 && existing >= n.want && existing < asked {
 		n.freeOnly = existing > n.want
 		n.want, n.why = existing+1, fmt.Sprintf("%d should exist for the time of a cold start", asked)

@@ -33,7 +33,7 @@ func Default() Config {
 	return Config{
 		SlotMs: 5000, Slots: 60, FastSlots: 6, // a burst shows in the fast window before it ends
 		StepMs: 1000, Steps: 1024, HalfLifeMs: 15_000, // 5 s took the noise of 2 requests/s for growth: 7 times the switches, a third more replicas
-		Quantile: 0.85, ClearMs: 10_000, // an overrun lasts one horizon, and objectives have quantiles of their own
+		Quantile: 0.8, ClearMs: 10_000, // an overrun lasts one horizon, and objectives have quantiles of their own
 		BurnFast: 2, BurnSlow: 1,
 	}
 }
