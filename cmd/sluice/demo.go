@@ -55,7 +55,7 @@ Everything runs in a temporary directory and is ended at the end.`,
 	f.StringVar(&o.Trace, "trace", "", "request trace, CSV or JSONL, plain or gzip (default: the built-in Azure 2023 conversation trace)")
 	f.Float64Var(&o.Speed, "speed", 6.5, "how many times faster than recorded")
 	f.Float64Var(&o.From, "from", 27, "minute of the trace to start at")
-	f.Float64Var(&o.Minutes, "minutes", 14, "minutes of the trace to play")
+	f.Float64Var(&o.Minutes, "minutes", 15, "minutes of the trace to play")
 	f.Float64Var(&o.Thin, "thin", 0, "share of the requests to play (default: chosen so that need peaks at 6 of 8 GPUs)")
 	f.Uint64Var(&o.Seed, "seed", 7, "seed of the thinning")
 	f.BoolVar(&o.Keep, "keep", false, "leave everything running at the end")
