@@ -326,8 +326,8 @@ func (ps *pass) countFleet() *census {
 func (ps *pass) leastActive() int64 {
 	least := int64(0)
 	for i := range ps.f.jobs {
-		if bytes := ps.f.jobs[i].job.Spec.ActiveBytes; least == 0 || bytes < least {
-			least = bytes
+		if bytes := ps.f.jobs[i].job.Spec.ActiveBytes; i == 0 || bytes < least {
+			least = bytes // 0, not declared, fits beside nobody
 		}
 	}
 	return least
