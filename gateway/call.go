@@ -30,15 +30,16 @@ type call struct {
 	ctx  *fasthttp.RequestCtx
 	conn *clientConn
 
-	id      []byte // request id, checked or made
-	key     Key
-	hash    keyHash
-	head    wire.Head
-	model   *router.Model
-	books   *modelBooks
-	account *account
-	ask     router.Request
-	exclude [maxTries]string
+	endpoint *endpoint // never nil: noEndpoint until the path is known
+	id       []byte    // request id, checked or made
+	key      Key
+	hash     keyHash
+	head     wire.Head
+	model    *router.Model
+	books    *modelBooks
+	account  *account
+	ask      router.Request
+	exclude  [maxTries]string
 
 	ticket   Ticket
 	replica  router.Replica
@@ -76,7 +77,7 @@ func newCall(s *Server) *call {
 
 // begin takes the call for a request.
 func (k *call) begin(ctx *fasthttp.RequestCtx, c *clientConn) {
-	k.ctx, k.conn = ctx, c
+	k.ctx, k.conn, k.endpoint = ctx, c, noEndpoint
 	k.arrived = time.Now()
 	k.wrote = k.arrived
 	k.outcome = slo.Internal // until something is decided

@@ -47,13 +47,12 @@ func (k *call) route() {
 		k.probe(get, k.srv.ready())
 	case "/v1/models":
 		k.listModels(get)
-	case "/v1/chat/completions":
-		k.infer("/v1/chat/completions", true)
-	case "/v1/completions":
-		k.infer("/v1/completions", true)
-	case "/v1/embeddings":
-		k.infer("/v1/embeddings", false)
 	default:
+		if e := endpoints[string(path)]; e != nil {
+			k.endpoint = e
+			k.infer()
+			return
+		}
 		if name, ok := bytes.CutPrefix(path, []byte("/v1/models/")); ok {
 			k.describeModel(get, name)
 			return
@@ -106,7 +105,7 @@ func (k *call) refuseParam(status int, code, message, param string, retryAfterMs
 		seconds := max(1, (retryAfterMs+999)/1000)
 		k.ctx.Response.Header.Set("Retry-After", strconv.FormatInt(seconds, 10))
 	}
-	k.out = wire.AppendError(k.out[:0], wire.Error{Message: message, Type: errorType(status), Param: param, Code: code})
+	k.out = k.endpoint.dialect.appendError(k.out[:0], wire.Error{Message: message, Type: errorType(status), Param: param, Code: code})
 	k.answer(status, k.out)
 }
 
@@ -160,26 +159,26 @@ func (k *call) authenticate() bool {
 }
 
 // infer serves one inference request. Each step answers and stops when it refuses.
-func (k *call) infer(path string, streams bool) {
+func (k *call) infer() {
 	if !k.ctx.IsPost() {
 		k.notAllowed("POST")
 		return
 	}
 	k.books = k.srv.books.of(unknownModel)
 	k.ask.Class = k.srv.cfg.DefaultClass
-	if !k.authenticate() || !k.scan(streams) || !k.permit() || !k.charge() {
+	if !k.authenticate() || !k.scan() || !k.permit() || !k.charge() {
 		return
 	}
 	k.observed = true
 	k.books.inFlight.Add(1)
 	k.srv.deps.Observer.Arrived(k.model.Name, k.ask.Class, k.srv.deps.NowMs())
 	k.srv.budget.request()
-	k.upstream.Method, k.upstream.Path = "POST", path
+	k.upstream.Method, k.upstream.Path = "POST", k.endpoint.path
 	k.dispatch()
 }
 
 // scan reads the head of the body and of what concerns it.
-func (k *call) scan(streams bool) bool {
+func (k *call) scan() bool {
 	h := &k.ctx.Request.Header
 	if enc := h.ContentEncoding(); len(enc) > 0 && !bytes.EqualFold(enc, []byte("identity")) {
 		k.refuse(fasthttp.StatusUnsupportedMediaType, slo.BadRequest, "unsupported_content_encoding",
@@ -201,7 +200,7 @@ func (k *call) scan(streams bool) bool {
 		k.refuseParam(fasthttp.StatusBadRequest, "missing_model", "Say which model: the field is missing or empty.", "model", 0)
 		return false
 	}
-	k.head.Stream = k.head.Stream && streams
+	k.head.Stream = k.head.Stream && k.endpoint.streams
 	return k.times() && k.class()
 }
 

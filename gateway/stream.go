@@ -146,7 +146,7 @@ func (k *call) breakEvents(err error) {
 	if k.stream.Torn {
 		n = copy(k.body(), "\n\n") // ends the event whose beginning has gone out
 	}
-	k.scratch = wire.AppendErrorEvent(k.scratch[:0], e)
+	k.scratch = k.endpoint.dialect.appendErrorEvent(k.scratch[:0], e)
 	n += copy(k.body()[n:], k.scratch)
 	outcome := k.outcome
 	k.send(n, true)
