@@ -74,6 +74,9 @@ func Pick(m *Model, req *Request, loads Loads, matches []Match, rnd uint64) (slo
 		return -1, None
 	}
 	p := picker{m: m, req: req, matches: matches, work: req.Work(), best: -1, random: rnd}
+	if req.Version != "" {
+		return p.pinned(loads)
+	}
 	first := p.group()
 	if first >= 0 && p.fromGroup(loads, m.groups[first]) {
 		return m.Replicas[p.best].Slot, Picked
@@ -83,11 +86,28 @@ func Pick(m *Model, req *Request, loads Loads, matches []Match, rnd uint64) (slo
 			return m.Replicas[p.best].Slot, Picked
 		}
 	}
-	if p.full == 0 && p.ejected > 0 { // nobody is well: one that failed lately is better than a refusal
+	return p.unwell(loads, 0, n)
+}
+
+// pinned chooses among the replicas of the one version that the request wants.
+func (p *picker) pinned(loads Loads) (slot int, verdict Verdict) {
+	g := p.m.versionGroup(p.req.Version)
+	if g.from == g.to {
+		return -1, None
+	}
+	if p.fromGroup(loads, g) {
+		return p.m.Replicas[p.best].Slot, Picked
+	}
+	return p.unwell(loads, g.from, g.to)
+}
+
+// unwell ends a choice that found no replica that is well: one that failed lately is better than a refusal.
+func (p *picker) unwell(loads Loads, from, to int) (slot int, verdict Verdict) {
+	if p.full == 0 && p.ejected > 0 {
 		p.useEjected = true
-		p.scan(loads, 0, n)
+		p.scan(loads, from, to)
 		if p.best >= 0 {
-			return m.Replicas[p.best].Slot, Picked
+			return p.m.Replicas[p.best].Slot, Picked
 		}
 		return -1, Full
 	}

@@ -20,6 +20,7 @@ var (
 // Request is what the choice needs to know. The router does not keep it after Acquire returned.
 type Request struct {
 	Model        string // name or alias
+	Version      string // the only version that may take it; empty: any
 	Class        slo.Class
 	Tenant       string
 	TenantWeight float64 // share between tenants; 0 is read as 1

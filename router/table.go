@@ -42,11 +42,15 @@ type VersionWeight struct {
 type Model struct {
 	Name     string
 	Aliases  []string
+	Adapters []string        // LoRA adapters, by their names at the engine
+	Speaks   []string        // APIs that not every engine has: "messages", "responses"
+	Current  string          // the version that new replicas run, known without any; may be empty
 	Versions []VersionWeight // empty: all versions alike
 	Replicas []Replica
 
 	groups      []group // replicas of one version are neighbours
 	totalWeight int
+	known       []string // versions that requests may name
 }
 
 type group struct{ from, to, weight int }
@@ -65,20 +69,22 @@ func (m *Model) Capacity() int {
 type Table struct {
 	models   []Model
 	byName   map[string]*Model
-	replicas []*Replica // by slot
+	adapters map[string]Target // by an adapter's name alone
+	replicas []*Replica        // by slot
 }
 
-// NewTable checks and copies models. Names and aliases are unique, replica ids too.
+// NewTable checks and copies models. Names, aliases and adapters are unique, replica ids too.
 func NewTable(models []Model) (*Table, error) {
 	if len(models) > MaxModels {
 		return nil, fmt.Errorf("%w: %d models; at most %d", ErrTable, len(models), MaxModels)
 	}
-	t := &Table{models: make([]Model, len(models)), byName: make(map[string]*Model)}
+	t := &Table{models: make([]Model, len(models)), byName: make(map[string]*Model), adapters: make(map[string]Target)}
 	ids := make(map[string]bool)
 	for i := range models {
 		m := &t.models[i]
 		*m = models[i]
 		m.Aliases, m.Versions = slices.Clone(m.Aliases), slices.Clone(m.Versions)
+		m.Adapters, m.Speaks = slices.Clone(m.Adapters), slices.Clone(m.Speaks)
 		m.Replicas = slices.Clone(m.Replicas)
 		if err := t.addNames(m); err != nil {
 			return nil, err
@@ -99,6 +105,15 @@ func (t *Table) addNames(m *Model) error {
 			return fmt.Errorf("%w: the name %q is used twice", ErrTable, name)
 		}
 		t.byName[name] = m
+	}
+	for _, name := range m.Adapters {
+		if name == "" {
+			return fmt.Errorf("%w: model %s has an adapter without a name", ErrTable, m.Name)
+		}
+		if _, taken := t.adapters[name]; taken {
+			return fmt.Errorf("%w: the adapter %q is there twice", ErrTable, name)
+		}
+		t.adapters[name] = Target{Model: m, Adapter: name}
 	}
 	return nil
 }
@@ -128,6 +143,7 @@ func (t *Table) addReplicas(m *Model, ids map[string]bool) error {
 		}
 		t.replicas = append(t.replicas, r)
 	}
+	m.learnVersions()
 	return m.group()
 }
 
@@ -163,7 +179,7 @@ func (m *Model) group() error {
 	return nil
 }
 
-// Lookup finds a model by name or alias. The model belongs to the table: do not change it.
+// Lookup finds a model by name or alias; Resolve knows more spellings. The model belongs to the table: do not change it.
 func (t *Table) Lookup(name string) (*Model, bool) {
 	if t == nil {
 		return nil, false

@@ -36,7 +36,8 @@ func tableOf(s *registry.State) (*router.Table, error) {
 		if m.Spec.URL != "" {
 			byModel[name] = []router.Replica{external(m)}
 		}
-		models = append(models, router.Model{Name: name, Aliases: m.Spec.Aliases, Replicas: byModel[name]})
+		models = append(models, router.Model{Name: name, Aliases: m.Spec.Aliases, Adapters: m.Spec.Adapters, Speaks: m.Spec.Speaks,
+			Current: versionName(m.Version), Replicas: byModel[name]})
 	}
 	return router.NewTable(models)
 }

@@ -65,6 +65,7 @@ var fields = map[string][]field{
 		{"name", "name", textField}, {"tenant", "tenant", textField}, {"aliases", "aliases", textsField},
 		{"command", "command", textsField}, {"url", "url", textField}, {"env", "env", envField},
 		{"workdir", "workdir", textField}, {"user", "user", textField}, {"engineModel", "engineModel", textField},
+		{"adapters", "adapters", textsField}, {"speaks", "speaks", textsField},
 		{"gpusPerReplica", "gpusPerReplica", intField}, {"activeMemory", "activeBytes", sizeField},
 		{"residentMemory", "residentBytes", sizeField}, {"sleep", "sleep", textField}, {"healthPath", "healthPath", textField},
 		{"minReplicas", "minReplicas", intField}, {"maxReplicas", "maxReplicas", intField},

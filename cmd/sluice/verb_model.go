@@ -94,6 +94,12 @@ func describeModel(t *table, m *admin.ModelStatus) {
 	if len(s.Aliases) > 0 {
 		t.row("aliases:", list(s.Aliases))
 	}
+	if len(s.Adapters) > 0 {
+		t.row("adapters:", list(s.Adapters))
+	}
+	if len(s.Speaks) > 0 {
+		t.row("speaks:", list(s.Speaks))
+	}
 	if s.URL != "" {
 		t.row("url:", s.URL)
 	} else {

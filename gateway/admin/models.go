@@ -59,17 +59,19 @@ func (s *Server) modelFits(spec *registry.ModelSpec) (err error) {
 		if err = tenantExists(st, spec.Tenant); err != nil {
 			return
 		}
-		own := append([]string{spec.Name}, spec.Aliases...)
+		own := slices.Concat([]string{spec.Name}, spec.Aliases, spec.Adapters)
 		for name, m := range st.Models {
 			if name == spec.Name {
 				continue
 			}
 			for i, n := range own {
-				if n != name && !slices.Contains(m.Spec.Aliases, n) {
+				if n != name && !slices.Contains(m.Spec.Aliases, n) && !slices.Contains(m.Spec.Adapters, n) {
 					continue
 				}
 				field := "name"
-				if i > 0 {
+				if at := i - 1 - len(spec.Aliases); at >= 0 {
+					field = fmt.Sprintf("adapters[%d]", at)
+				} else if i > 0 {
 					field = fmt.Sprintf("aliases[%d]", i-1)
 				}
 				err = invalid([]registry.FieldError{{Field: field, Problem: fmt.Sprintf("model %q answers to %q already", name, n),

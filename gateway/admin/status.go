@@ -434,7 +434,7 @@ func clonePtr[T any](p *T) *T {
 // cloneModel copies what a spec points to, as a view outlives the read lock.
 func cloneModel(m registry.ModelSpec) registry.ModelSpec {
 	m.Aliases, m.Command, m.Env = slices.Clone(m.Aliases), slices.Clone(m.Command), maps.Clone(m.Env)
-	m.Objectives = slices.Clone(m.Objectives)
+	m.Objectives, m.Adapters, m.Speaks = slices.Clone(m.Objectives), slices.Clone(m.Adapters), slices.Clone(m.Speaks)
 	return m
 }
 

@@ -29,7 +29,13 @@ type ModelSpec struct {
 	User    string            `json:"user,omitempty" yaml:"user,omitempty"`
 	// EngineModel is the name that the engine itself knows the model by;
 	// empty means Name.
-	EngineModel    string          `json:"engineModel,omitempty" yaml:"engineModel,omitempty"`
+	EngineModel string `json:"engineModel,omitempty" yaml:"engineModel,omitempty"`
+	// Adapters are the LoRA adapters that the engine has loaded, by the names
+	// that it knows them by.
+	Adapters []string `json:"adapters,omitempty" yaml:"adapters,omitempty"`
+	// Speaks lists the APIs that the engine has beyond OpenAI's completions,
+	// embeddings and the like: SpeaksMessages, SpeaksResponses.
+	Speaks         []string        `json:"speaks,omitempty" yaml:"speaks,omitempty"`
 	GPUsPerReplica int             `json:"gpusPerReplica,omitempty" yaml:"gpusPerReplica,omitempty"`
 	ActiveBytes    int64           `json:"activeBytes,omitempty" yaml:"activeBytes,omitempty"`
 	ResidentBytes  int64           `json:"residentBytes,omitempty" yaml:"residentBytes,omitempty"`
@@ -46,6 +52,12 @@ type ModelSpec struct {
 	WakeTimeoutMs  int64 `json:"wakeTimeoutMs,omitempty" yaml:"wakeTimeoutMs,omitempty"`
 	DrainTimeoutMs int64 `json:"drainTimeoutMs,omitempty" yaml:"drainTimeoutMs,omitempty"`
 }
+
+// APIs that not every engine has, the values of ModelSpec.Speaks.
+const (
+	SpeaksMessages  = "messages"  // Anthropic's /v1/messages
+	SpeaksResponses = "responses" // OpenAI's /v1/responses
+)
 
 // JobSpec is a training run. Field by field in docs/job-yaml.md.
 type JobSpec struct {

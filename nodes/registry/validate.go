@@ -18,6 +18,7 @@ const (
 	MaxNameLen     = 63
 	MaxAliasLen    = 128
 	MaxAliases     = 32
+	MaxAdapters    = 256
 	MaxArgs        = 512
 	MaxArgLen      = 32 << 10
 	MaxEnv         = 256
@@ -107,6 +108,8 @@ func (m *ModelSpec) Validate() []FieldError {
 	f.dnsName("name", m.Name)
 	f.label("tenant", m.Tenant)
 	f.aliases(m)
+	f.adapters(m)
+	f.speaks(m)
 	f.text("engineModel", m.EngineModel, 256)
 	f.unless(strings.HasPrefix(m.HealthPath, "/") && !strings.ContainsAny(m.HealthPath, " #"), "healthPath", "is not a path",
 		"start it with a slash, as /health, and write a space as %20")
@@ -133,6 +136,26 @@ func (f *faults) aliases(m *ModelSpec) {
 		f.unless(aliasOK(a), at, fmt.Sprintf("%s is not a model name", quote(a)),
 			"use 1 to 128 letters, digits and . _ - / : @, starting with a letter or digit")
 		f.unless(a != m.Name && !slices.Contains(m.Aliases[:i], a), at, fmt.Sprintf("%s is there twice", quote(a)), "name each once")
+	}
+}
+
+func (f *faults) adapters(m *ModelSpec) {
+	f.unless(len(m.Adapters) <= MaxAdapters, "adapters", fmt.Sprintf("has %d entries", len(m.Adapters)), fmt.Sprintf("keep at most %d", MaxAdapters))
+	for i, a := range m.Adapters {
+		at := fmt.Sprintf("adapters[%d]", i)
+		f.unless(aliasOK(a), at, fmt.Sprintf("%s is not an adapter's name", quote(a)),
+			"use 1 to 128 letters, digits and . _ - / : @, starting with a letter or digit")
+		f.unless(a != m.Name && !slices.Contains(m.Aliases, a) && !slices.Contains(m.Adapters[:i], a), at,
+			fmt.Sprintf("%s is there twice", quote(a)), "name each once among name, aliases and adapters")
+	}
+}
+
+func (f *faults) speaks(m *ModelSpec) {
+	for i, api := range m.Speaks {
+		at := fmt.Sprintf("speaks[%d]", i)
+		f.unless(api == SpeaksMessages || api == SpeaksResponses, at, fmt.Sprintf("%s is no API that engines differ in", quote(api)),
+			"write messages (Anthropic's) or responses (OpenAI's); the other APIs need no mention")
+		f.unless(!slices.Contains(m.Speaks[:i], api), at, fmt.Sprintf("%s is there twice", quote(api)), "name each once")
 	}
 }
 

@@ -155,7 +155,7 @@ func allExcluded(m *router.Model, req *router.Request) bool {
 		return false
 	}
 	for i := range m.Replicas {
-		tried := false
+		tried := req.Version != "" && req.Version != m.Replicas[i].Version
 		for _, id := range req.Exclude {
 			tried = tried || id == m.Replicas[i].ID
 		}
@@ -170,7 +170,7 @@ func allExcluded(m *router.Model, req *router.Request) bool {
 func (l *line) usable(lv *live, m *router.Model, req *router.Request, nowMs int64) (replicas, slots int) {
 	for i := range m.Replicas {
 		r := &m.Replicas[i]
-		out := lv.counters[r.Slot].standing(nowMs) == router.Out
+		out := lv.counters[r.Slot].standing(nowMs) == router.Out || (req.Version != "" && req.Version != r.Version)
 		for _, id := range req.Exclude {
 			out = out || id == r.ID
 		}
@@ -236,8 +236,8 @@ func (l *line) round(nowMs int64) {
 			l.answer(w, nil)
 			continue
 		}
-		// Only its own excluded replicas have room: it must not hold up those behind it. All else waits in order.
-		if len(w.req.Exclude) == 0 || n == maxAside {
+		// Only replicas that it may not use have room: it must not hold up those behind it. All else waits in order.
+		if len(w.req.Exclude) == 0 && w.req.Version == "" || n == maxAside {
 			break
 		}
 		l.queue.Remove(head)
