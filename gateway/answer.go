@@ -15,61 +15,59 @@ import (
 
 // relay passes a good answer to the client. again: it failed before its first byte, and nothing has been sent.
 func (k *call) relay() (again bool) {
-	x := &k.exchange
-	if contentType := x.Find("content-type"); bytes.HasPrefix(contentType, []byte("text/event-stream")) {
+	a := k.at
+	if contentType := a.exchange.Find("content-type"); bytes.HasPrefix(contentType, []byte("text/event-stream")) {
+		a.events = true
 		return k.relayEvents()
 	}
+	a.opaque = len(a.exchange.Find("content-encoding")) > 0
 	return k.relayBody()
+}
+
+// takeBody takes the next bytes of an answer that is no event stream.
+func (a *attempt) takeBody(n int) bool {
+	k := a.call
+	if a.first.IsZero() {
+		a.token()
+	}
+	if !a.opaque {
+		a.usage.Feed(a.body()[:n])
+	}
+	if !k.begun {
+		length := a.exchange.Length()
+		if a.exchange.Ended() {
+			length = int64(n)
+		}
+		k.appendHead(length, false)
+	}
+	return k.send(n, a.exchange.Ended()) && k.inTime()
 }
 
 // relayBody passes an answer that is no event stream.
 func (k *call) relayBody() (again bool) {
-	x := &k.exchange
-	read := len(x.Find("content-encoding")) == 0 // else there is nothing we could read
-	for {                                        // ends with the body
-		n, err := x.Read(k.body())
-		if n > 0 {
-			if k.first.IsZero() {
-				k.first = time.Now()
-				k.ticket.FirstByte()
-			}
-			if read {
-				k.usage.Feed(k.body()[:n])
-			}
-			if !k.begun {
-				length := x.Length()
-				if x.Ended() {
-					length = int64(n)
-				}
-				k.appendHead(length, false)
-			}
-			if !k.send(n, x.Ended()) {
-				return false
-			}
+	err := k.at.exchange.Pump(k.at)
+	switch {
+	case k.stopped:
+	case errors.Is(err, io.EOF):
+		k.outcome = slo.OK
+		if !k.begun {
+			k.appendHead(0, false)
 		}
-		if errors.Is(err, io.EOF) {
-			k.outcome = slo.OK
-			if !k.begun {
-				k.appendHead(0, false)
-			}
-			if !k.sealed {
-				k.send(0, true)
-			}
-			return false
+		if !k.sealed {
+			k.send(0, true)
 		}
-		if err != nil {
-			if !k.begun {
-				return k.lost(err)
-			}
-			k.breakOff(err)
-			return false
-		}
-		if time.Now().After(k.deadline) {
-			k.breakOff(relay.ErrIdle)
-			return false
-		}
+	case err == nil: // its time is over
+		k.breakOff(relay.ErrIdle)
+	case !k.begun:
+		return k.lost(err)
+	default:
+		k.breakOff(err)
 	}
+	return false
 }
+
+// inTime reports that the request's time is not over.
+func (k *call) inTime() bool { return time.Now().Before(k.deadline) }
 
 // breakOff ends an answer that cannot be completed: the connection is closed, so no reader takes it for whole.
 func (k *call) breakOff(err error) {
@@ -93,14 +91,14 @@ func endingOf(err error) slo.Outcome {
 	return slo.UpstreamLost
 }
 
-// body is where an answer's bytes are read to.
-func (k *call) body() []byte { return k.buf[chunkHeadRoom : chunkHeadRoom+bodyBuffer] }
-
 // send writes the first n bytes of body, framed if the answer is, behind the head if that has not gone yet, in one
 // write; with last, the end of the framing too. It reports false when the client is gone, and notes it.
 func (k *call) send(n int, last bool) bool {
 	k.sealed = k.sealed || last
-	piece := k.body()[:n]
+	var piece []byte
+	if n > 0 || k.chunked {
+		piece = k.at.body()[:n]
+	}
 	if k.chunked {
 		piece = k.frame(n, last)
 	}
@@ -108,7 +106,12 @@ func (k *call) send(n int, last bool) bool {
 		k.out = append(k.out, piece...)
 		piece = k.out
 	}
-	return k.write(piece)
+	first := !k.begun
+	ok := k.write(piece)
+	if first {
+		k.at.exchange.DropHead()
+	}
+	return ok
 }
 
 // lastChunk ends a chunked body.
@@ -116,20 +119,21 @@ const lastChunk = "0\r\n\r\n"
 
 // frame puts a chunk's frame around the first n bytes of body, in place.
 func (k *call) frame(n int, last bool) []byte {
+	buf := k.at.buf
 	from, to := chunkHeadRoom, chunkHeadRoom+n
 	if n > 0 {
-		to += copy(k.buf[to:], "\r\n")
+		to += copy(buf[to:], "\r\n")
 		from -= 2
-		copy(k.buf[from:], "\r\n")
+		copy(buf[from:], "\r\n")
 		for v := n; v > 0; v >>= 4 {
 			from--
-			k.buf[from] = "0123456789abcdef"[v&15]
+			buf[from] = "0123456789abcdef"[v&15]
 		}
 	}
 	if last {
-		to += copy(k.buf[to:], lastChunk)
+		to += copy(buf[to:], lastChunk)
 	}
-	return k.buf[from:to]
+	return buf[from:to]
 }
 
 // write sends bytes to the client.
@@ -141,7 +145,7 @@ func (k *call) write(p []byte) bool {
 	k.moveDeadline()
 	if _, err := k.conn.Conn.Write(p); err != nil {
 		k.outcome = slo.ClientGone
-		k.closing = true
+		k.closing, k.stopped = true, true
 		return false
 	}
 	return true
@@ -160,7 +164,7 @@ func (k *call) moveDeadline() {
 // appendHead puts the answer's head into out: the engine's status and headers without those that are not the client's
 // business, and our own. A negative length means that only its end shows it.
 func (k *call) appendHead(length int64, events bool) {
-	x := &k.exchange
+	x := &k.at.exchange
 	http11 := k.ctx.Request.Header.IsHTTP11()
 	k.chunked = length < 0 && http11
 	k.closing = k.closing || k.srv.draining.Load() || k.ctx.Request.Header.ConnectionClose() || !http11

@@ -7,18 +7,13 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"sluice/gateway/relay"
 	"sluice/gateway/wire"
 	"sluice/router"
-	"sluice/router/own"
 	"sluice/slo"
 )
 
-// Room in a call's buffer around the bytes of an answer, so that a chunk's frame is put on without copying.
+// Limits of a call.
 const (
-	chunkHeadRoom = 10        // eight hexadecimal digits, CRLF
-	chunkTailRoom = 2 + 5     // CRLF, and the last chunk
-	bodyBuffer    = 16 << 10  // bytes of an answer read at once
 	maxErrorBytes = 8 << 10   // of an engine's error that are kept
 	maxPrompt     = 128 << 10 // bytes of a prompt that are hashed
 )
@@ -41,25 +36,13 @@ type call struct {
 	ask      router.Request
 	exclude  [maxTries]string
 
-	ticket   Ticket
-	replica  router.Replica
-	exchange relay.Exchange
-	upstream relay.Request
-	stream   wire.Stream
-	usage    wire.UsageScanner
-	failure  failure
-
-	parts   [][]byte
-	scratch []byte
-	header  []byte
+	at      *attempt // the try whose answer counts; never nil
+	attempt attempt  // the call's own, used one after the other for all tries that nobody races
 	out     []byte
-	buf     []byte
 	prefix  []uint64
 
 	arrived  time.Time
 	deadline time.Time
-	first    time.Time // first token, or first byte of an answer that does not stream
-	last     time.Time // last token
 	wrote    time.Time // when the write deadline was set
 	queueMs  float64
 	outcome  slo.Outcome
@@ -67,12 +50,15 @@ type call struct {
 	begun    bool // bytes of the answer have gone to the client
 	direct   bool // the answer does not go through fasthttp
 	chunked  bool // the answer to the client is framed in chunks
+	stopped  bool // the client cannot be written to
 	sealed   bool // the end of the answer has gone out
 	closing  bool // the client's connection ends with this answer
 }
 
 func newCall(s *Server) *call {
-	return &call{srv: s, buf: make([]byte, chunkHeadRoom+bodyBuffer+chunkTailRoom)}
+	k := &call{srv: s}
+	k.attempt.call, k.at = k, &k.attempt
+	return k
 }
 
 // begin takes the call for a request.
@@ -114,15 +100,12 @@ func (k *call) end() {
 // reset drops every reference, keeping buffers.
 func (k *call) reset() {
 	k.ctx, k.conn, k.key, k.model, k.books, k.account = nil, nil, Key{}, nil, nil, nil
-	k.ask, k.exclude, k.ticket, k.replica = router.Request{}, [maxTries]string{}, nil, router.Replica{}
-	k.upstream = relay.Request{}
-	k.failure.reset()
-	clear(k.parts)
-	k.id, k.parts, k.scratch, k.header, k.out, k.prefix = k.id[:0], k.parts[:0], k.scratch[:0], k.header[:0], k.out[:0], k.prefix[:0]
-	k.stream.Reset()
-	k.usage.Reset()
-	k.deadline, k.first, k.last, k.queueMs = time.Time{}, time.Time{}, time.Time{}, 0
-	k.observed, k.begun, k.direct, k.chunked, k.sealed, k.closing = false, false, false, false, false, false
+	k.ask, k.exclude = router.Request{}, [maxTries]string{}
+	k.at = &k.attempt
+	k.at.reset()
+	k.id, k.out, k.prefix = k.id[:0], k.out[:0], k.prefix[:0]
+	k.deadline, k.queueMs = time.Time{}, 0
+	k.observed, k.begun, k.direct, k.chunked, k.stopped, k.sealed, k.closing = false, false, false, false, false, false, false
 }
 
 // panicked is the last resort: the fault is ours, the other requests go on.
@@ -139,54 +122,24 @@ func (k *call) panicked(r any) {
 	k.refuse(fasthttp.StatusInternalServerError, slo.Internal, "internal", "The gateway failed.", 0)
 }
 
-// release ends the exchange and the ticket, if there are any.
+// release ends the try.
 func (k *call) release() {
 	k.conn.detach()
-	k.srv.client.Finish(&k.exchange)
-	if k.ticket == nil {
-		return
-	}
-	res := own.Result{Outcome: k.outcome, E2EMs: msSince(k.arrived), TTFTMs: k.ttftMs()}
-	res.InputTokens, res.OutputTokens = k.tokens()
-	res.Busy, res.RetryAfterMs = k.failure.busy, k.failure.retryAfterS*1000
-	k.ticket.Release(res)
-	k.ticket = nil
+	k.at.release(k.outcome)
 }
 
 func msSince(t time.Time) float64 { return float64(time.Since(t)) / float64(time.Millisecond) }
 
-func (k *call) ttftMs() float64 {
-	if k.first.IsZero() || !k.head.Stream {
-		return 0
-	}
-	return float64(k.first.Sub(k.arrived)) / float64(time.Millisecond)
-}
-
-// tokens is what the engine said, else an estimate: bytes of the prompt, events with content.
-func (k *call) tokens() (input, output int) {
-	usage := k.stream.Usage
-	if !usage.Known {
-		usage = k.usage.Usage()
-	}
-	if usage.Known {
-		return usage.Input, usage.Output
-	}
-	if k.first.IsZero() {
-		return 0, 0
-	}
-	return k.ask.PromptTokens, k.stream.Content
-}
-
 // bookIt tells the books and the observer how the request ended.
 func (k *call) bookIt() {
 	sample := slo.Sample{
-		Model: k.books.name, Tenant: k.key.Tenant, Replica: k.replica.ID, Class: k.ask.Class, Outcome: k.outcome,
+		Model: k.books.name, Tenant: k.key.Tenant, Replica: k.at.replica.ID, Class: k.ask.Class, Outcome: k.outcome,
 		ArrivalMs: k.srv.deps.NowMs() - time.Since(k.arrived).Milliseconds(), QueueMs: k.queueMs,
-		TTFTMs: k.ttftMs(), E2EMs: msSince(k.arrived),
+		TTFTMs: k.at.ttftMs(), E2EMs: msSince(k.arrived),
 	}
-	sample.InputTokens, sample.OutputTokens = k.tokens()
-	if n := max(sample.OutputTokens, k.stream.Content); n > 1 && k.last.After(k.first) && k.head.Stream {
-		sample.ITLMs = float64(k.last.Sub(k.first)) / float64(time.Millisecond) / float64(n-1)
+	sample.InputTokens, sample.OutputTokens = k.at.tokens()
+	if n, a := max(sample.OutputTokens, k.at.stream.Content), k.at; n > 1 && a.last.After(a.first) && k.head.Stream {
+		sample.ITLMs = float64(a.last.Sub(a.first)) / float64(time.Millisecond) / float64(n-1)
 	}
 	k.books.finished(&sample)
 	if k.observed {

@@ -13,19 +13,11 @@ import (
 
 // Router chooses replicas. *own.Router fits through FromOwn. Safe for concurrent use.
 type Router interface {
-	// Acquire picks a replica, or waits for one until gone is closed. Errors: router.ErrUnknownModel, *router.Refusal,
-	// own.ErrGone.
-	Acquire(req *router.Request, gone <-chan struct{}) (Ticket, error)
+	// Acquire picks a replica and charges it to t, or waits for one until gone is closed. t is the caller's, and free. On
+	// an error it holds nothing: router.ErrUnknownModel, *router.Refusal, own.ErrGone.
+	Acquire(t *own.Ticket, req *router.Request, gone <-chan struct{}) error
 	// Table is what models there are; nil before the first one.
 	Table() *router.Table
-}
-
-// Ticket is one charge on one replica, as *own.Ticket.
-type Ticket interface {
-	Replica() router.Replica
-	QueueMs() float64
-	FirstByte()
-	Release(own.Result)
 }
 
 // FromOwn makes a Router of r. table returns the table that r was given last.
@@ -36,12 +28,8 @@ type ownRouter struct {
 	table func() *router.Table
 }
 
-func (o ownRouter) Acquire(req *router.Request, gone <-chan struct{}) (Ticket, error) {
-	t, err := o.r.Acquire(req, gone)
-	if err != nil {
-		return nil, err // not t: a nil *own.Ticket in an interface is not nil
-	}
-	return t, nil
+func (o ownRouter) Acquire(t *own.Ticket, req *router.Request, gone <-chan struct{}) error {
+	return o.r.AcquireInto(t, req, gone)
 }
 
 func (o ownRouter) Table() *router.Table { return o.table() }

@@ -5,6 +5,7 @@
 //
 //   - server.go: the listener, start, [Server.Shutdown]
 //   - handle.go: the order of a request: route, authenticate, scan the head, charge limits, pick or queue, relay, account
+//   - call.go, attempt.go: what a request holds, and what each of its tries does
 //   - upstream.go: what an engine is sent, and when another replica is tried
 //   - answer.go, stream.go: how an answer reaches the client
 //   - conn.go, watch_linux.go: client connections, and how a client's departure is noticed

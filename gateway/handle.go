@@ -173,7 +173,6 @@ func (k *call) infer() {
 	k.books.inFlight.Add(1)
 	k.srv.deps.Observer.Arrived(k.model.Name, k.ask.Class, k.srv.deps.NowMs())
 	k.srv.budget.request()
-	k.upstream.Method, k.upstream.Path = "POST", k.endpoint.path
 	k.dispatch()
 }
 
@@ -284,13 +283,11 @@ func (k *call) dispatch() {
 	ask.MaxTokens = k.head.MaxTokens
 	k.hashPrompt()
 	for try := 1; ; try++ { // ends: MaxTries
-		ticket, err := k.srv.deps.Router.Acquire(ask, k.conn.gone)
-		if err != nil {
+		if err := k.at.acquire(); err != nil {
 			k.notAdmitted(err)
 			return
 		}
-		k.ticket, k.replica = ticket, ticket.Replica()
-		k.queueMs = max(k.queueMs, ticket.QueueMs())
+		k.queueMs = max(k.queueMs, k.at.ticket.QueueMs())
 		again := k.try()
 		k.release()
 		if !again {
@@ -301,7 +298,7 @@ func (k *call) dispatch() {
 			return
 		}
 		k.srv.books.retries.Inc()
-		k.exclude[try-1] = k.replica.ID
+		k.exclude[try-1] = k.at.replica.ID
 		ask.Exclude = k.exclude[:try]
 	}
 }
@@ -324,7 +321,7 @@ func (k *call) notAdmitted(err error) {
 	switch {
 	case errors.Is(err, own.ErrGone) || k.conn.left():
 		k.clientLeft()
-	case k.failure.status != 0:
+	case k.at.failure.status != 0:
 		k.tellFailure()
 	case errors.As(err, &no):
 		k.refuse(fasthttp.StatusServiceUnavailable, no.Outcome, no.Code, no.Message, no.RetryAfterMs)

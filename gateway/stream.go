@@ -15,100 +15,118 @@ import (
 // relayEvents passes an event stream: each read is one write, as soon as it holds a whole event. again: the stream
 // failed before anything was sent.
 func (k *call) relayEvents() (again bool) {
-	x, body := &k.exchange, k.body()
-	kept := 0
-	for { // ends with the stream
-		n, err := x.Read(body[kept:])
-		if n > 0 {
-			send, keep := k.feed(kept, kept+n)
-			if k.stream.Error && !k.begun {
-				return k.errorFirst()
-			}
-			if !k.pass(send, keep) {
-				return false
-			}
-			kept = copy(body, body[send:send+keep])
-		}
-		if errors.Is(err, io.EOF) {
-			return k.endEvents(kept)
-		}
-		if err == nil && time.Now().After(k.deadline) {
-			err = relay.ErrIdle
-		}
-		if err != nil {
-			if !k.begun {
-				return k.lost(err)
-			}
-			k.breakEvents(err)
-			return false
-		}
-	}
-}
-
-// feed looks at the new bytes body[kept:total] and notes the times of tokens.
-func (k *call) feed(kept, total int) (send, keep int) {
-	s, body := &k.stream, k.body()
-	before := s.Content
-	send, keep = s.Feed(body[:total], kept, total == len(body))
-	if s.Content > before {
-		k.last = time.Now()
-		if k.first.IsZero() {
-			k.first = k.last
-			k.ticket.FirstByte()
-		}
-	}
-	return send, keep
-}
-
-// pass sends the first bytes of body; keep bytes behind them stay there.
-func (k *call) pass(send, keep int) bool {
-	if send == 0 {
-		return true
+	a := k.at
+	err := a.exchange.Pump(a)
+	switch {
+	case k.stopped:
+		return false
+	case a.stream.Error:
+		return k.endFault()
+	case errors.Is(err, io.EOF):
+		return k.endEvents()
+	case err == nil:
+		err = relay.ErrIdle // the request's time is over
 	}
 	if !k.begun {
-		k.appendHead(-1, true)
+		return k.lost(err)
 	}
-	if keep == 0 {
-		return k.send(send, k.exchange.Ended() && k.stream.Done)
+	k.breakEvents(err)
+	return false
+}
+
+// takeEvents takes the next n bytes of an event stream. Until something is worth sending the events are held, as far as
+// there is room: a stream that only said who speaks can still be replaced by another replica's.
+func (a *attempt) takeEvents(n int) bool {
+	k := a.call
+	send, keep := a.feed(n)
+	if !k.begun {
+		if a.stream.Early {
+			return false
+		}
+		if !a.stream.Begun() && send+keep < bodyBuffer {
+			a.held, a.kept = send, send+keep
+			return true
+		}
 	}
-	// The frame is put around the bytes where they are; what is kept must get out of its way.
-	var aside [chunkTailRoom]byte
-	n := copy(aside[:], k.buf[chunkHeadRoom+send:])
-	ok := k.send(send, false)
-	copy(k.buf[chunkHeadRoom+send:], aside[:n])
+	return k.pass(send, keep) && !a.stream.Error && k.inTime()
+}
+
+// feed looks at n new bytes behind what is kept and notes the times of tokens. send counts what is held too.
+func (a *attempt) feed(n int) (send, keep int) {
+	s, room := &a.stream, a.body()[a.held:]
+	before, kept := s.Content, a.kept-a.held
+	send, keep = s.Feed(room[:kept+n], kept, kept+n == len(room))
+	if s.Content > before {
+		a.token()
+	}
+	return a.held + send, keep
+}
+
+// pass sends the first bytes of the room; keep bytes behind them stay there.
+func (k *call) pass(send, keep int) bool {
+	a := k.at
+	ok := true
+	if send > 0 {
+		if !k.begun {
+			k.appendHead(-1, true)
+		}
+		// The frame is put around the bytes where they are; what is kept must get out of its way.
+		var aside [chunkTailRoom]byte
+		at := chunkHeadRoom + send
+		n := copy(aside[:min(keep, len(aside))], a.buf[at:])
+		ok = k.send(send, keep == 0 && a.exchange.Ended() && a.stream.Done)
+		copy(a.buf[at:], aside[:n])
+		copy(a.body(), a.body()[send:send+keep])
+	}
+	a.held, a.kept = 0, keep
 	return ok
 }
 
-// errorFirst keeps a failure that came as the first event of a good answer; another replica may do better.
-func (k *call) errorFirst() (again bool) {
-	k.outcome = slo.UpstreamError
-	k.failure.set(fasthttp.StatusBadGateway, slo.UpstreamError, "upstream_error", "The engine reported an error.")
-	return true
+// endFault ends a stream in which the engine told of a failure. Before anything else another replica may do better.
+func (k *call) endFault() (again bool) {
+	a := k.at
+	message := a.stream.Fault
+	if message == "" {
+		message = "The engine reported an error."
+	}
+	if !k.begun {
+		k.fail(fasthttp.StatusBadGateway, slo.UpstreamError, "upstream_error", message)
+		return true
+	}
+	k.outcome, k.closing = slo.UpstreamError, true
+	a.held, a.kept = 0, 0
+	if a.stream.Untold {
+		k.sendError(wire.Error{Message: message, Type: wire.TypeServer, Code: "upstream_error"})
+	} else {
+		k.seal(0)
+	}
+	return false
 }
 
-// endEvents ends a stream whose body ended in order, with kept bytes of an event that has not. An engine that closed
+// endEvents ends a stream whose body ended in order, perhaps with bytes of an event that has not. An engine that closed
 // after a finish reason, or whose body's framing is whole, has said everything; the end marker is added if it forgot.
-func (k *call) endEvents(kept int) (again bool) {
-	s, body := &k.stream, k.body()
-	n := 0
-	if kept > 0 && kept+2 <= len(body) {
+func (k *call) endEvents() (again bool) {
+	a := k.at
+	s, n := &a.stream, a.held
+	if kept := a.kept - a.held; kept > 0 && a.kept+2 <= bodyBuffer {
 		// Only the blank line may be missing. If what is there reads as an event it goes on, with one.
-		copy(body[kept:], "\n\n")
+		room := a.body()[a.held:]
+		copy(room[kept:], "\n\n")
 		before := s.Malformed
-		if send, _ := s.Feed(body[:kept+2], kept, true); s.Malformed == before {
-			n = send
+		if send, _ := s.Feed(room[:kept+2], kept, true); s.Malformed == before {
+			n += send
 		}
 	}
 	switch {
+	case s.Error && (k.begun || !s.Early):
+		k.pass(n, 0)
+		return k.endFault()
 	case s.Error:
-		if !k.begun {
-			return k.errorFirst()
-		}
-		k.outcome = slo.UpstreamError
-	case s.Done, s.Finish, k.exchange.Framed() && s.Events > 0:
+		return k.endFault()
+	case s.Done, s.Finish, a.exchange.Framed() && s.Events > 0:
 		k.outcome = slo.OK
 		if !s.Done {
-			n += copy(body[n:], wire.DoneEvent)
+			n += copy(a.body()[n:], wire.DoneEvent)
 		}
 	case !k.begun:
 		return k.lost(relay.ErrLost)
@@ -119,10 +137,17 @@ func (k *call) endEvents(kept int) (again bool) {
 	if !k.begun {
 		k.appendHead(-1, true)
 	}
-	if n > 0 || !k.sealed {
-		k.send(n, true)
-	}
+	k.seal(n)
 	return false
+}
+
+// seal sends the last n bytes of the room, and the end of the answer if it has not gone yet.
+func (k *call) seal(n int) {
+	if n > 0 || !k.sealed {
+		outcome := k.outcome
+		k.send(n, true)
+		k.outcome = outcome
+	}
 }
 
 // breakEvents ends a stream that cannot go on, with an error event if anybody is there to read it.
@@ -137,18 +162,25 @@ func (k *call) breakEvents(err error) {
 		}
 		k.outcome = slo.NoReplica
 		e.Message, e.Code = "The gateway is shutting down; the answer is not complete.", "shutting_down"
+	case !time.Now().Before(k.deadline):
+		e.Message, e.Code = "The time of the request is over; the answer is not complete.", "upstream_timeout"
 	case errors.Is(err, relay.ErrIdle), errors.Is(err, relay.ErrFirstByte):
 		e.Message, e.Code = "The engine stopped in the middle of its answer.", "upstream_timeout"
 	case errors.Is(err, relay.ErrProtocol):
 		e.Message, e.Code = "The engine's answer was malformed; it is not complete.", "upstream_malformed"
 	}
+	k.sendError(e)
+}
+
+// sendError ends a stream with an error event.
+func (k *call) sendError(e wire.Error) {
+	a := k.at
+	a.held, a.kept, a.aside = 0, 0, a.aside[:0]
 	n := 0
-	if k.stream.Torn {
-		n = copy(k.body(), "\n\n") // ends the event whose beginning has gone out
+	if a.stream.Torn {
+		n = copy(a.body(), "\n\n") // ends the event whose beginning has gone out
 	}
-	k.scratch = k.endpoint.dialect.appendErrorEvent(k.scratch[:0], e)
-	n += copy(k.body()[n:], k.scratch)
-	outcome := k.outcome
-	k.send(n, true)
-	k.outcome = outcome
+	a.scratch = k.endpoint.dialect.appendErrorEvent(a.scratch[:0], e)
+	n += copy(a.body()[n:], a.scratch)
+	k.seal(n)
 }

@@ -30,23 +30,22 @@ func (f *failure) set(status int, outcome slo.Outcome, code, message string) {
 	f.status, f.outcome, f.code, f.message = status, outcome, code, message
 }
 
-// try sends the request to the replica of the ticket and relays the answer. again says that the try failed in a way
+// try sends the request to the replica that was acquired and relays the answer. again says that the try failed in a way
 // that another replica may not, and that nothing has reached the client; failure and outcome say how.
 func (k *call) try() (again bool) {
-	k.failure.reset()
-	k.prepare()
-	x := &k.exchange
-	x.Begin()
-	k.conn.attach(x)
-	if err := k.srv.client.Do(x, &k.upstream); err != nil {
+	a := k.at
+	a.begin()
+	a.prepare()
+	a.exchange.Begin()
+	k.conn.attach(&a.exchange)
+	if err := k.srv.client.Do(&a.exchange, &a.upstream); err != nil {
 		return k.lost(err)
 	}
-	switch status := x.Status(); {
+	switch status := a.exchange.Status(); {
 	case status >= 200 && status < 300:
 		return k.relay()
 	case status >= 300 && status < 400:
-		k.failure.set(fasthttp.StatusBadGateway, slo.UpstreamError, "upstream_redirect", "The engine answered with a redirect, which is never followed.")
-		k.outcome = slo.UpstreamError
+		k.fail(fasthttp.StatusBadGateway, slo.UpstreamError, "upstream_redirect", "The engine answered with a redirect, which is never followed.")
 		k.tellFailure()
 		return false
 	default:
@@ -54,17 +53,22 @@ func (k *call) try() (again bool) {
 	}
 }
 
+// fail notes how the try failed.
+func (k *call) fail(status int, outcome slo.Outcome, code, message string) {
+	k.outcome = outcome
+	k.at.failure.set(status, outcome, code, message)
+}
+
 // prepare builds the request for the engine: the body with its edits, and headers of our own. Of the client's headers
 // only those of tracing go on, so no credential, hop-by-hop or internal header can.
-func (k *call) prepare() {
+func (a *attempt) prepare() {
+	k := a.call
 	body := k.ctx.Request.Body()
-	k.stream.Reset()
-	k.usage.Reset()
-	k.stream.HideUsage = k.head.Stream && !k.head.IncludeUsage
-	k.parts, k.scratch = k.head.AppendEdits(k.parts[:0], k.scratch[:0], body, wire.Edits{
-		Model: k.replica.UpstreamModel, IncludeUsage: k.head.Stream,
+	a.stream.HideUsage = k.head.Stream && !k.head.IncludeUsage
+	a.parts, a.scratch = k.head.AppendEdits(a.parts[:0], a.scratch[:0], body, wire.Edits{
+		Model: a.replica.UpstreamModel, IncludeUsage: k.head.Stream,
 	})
-	h := append(k.header[:0], "Content-Type: application/json\r\nUser-Agent: sluice\r\nAccept-Encoding: identity\r\nAccept: "...)
+	h := append(a.header[:0], "Content-Type: application/json\r\nUser-Agent: sluice\r\nAccept-Encoding: identity\r\nAccept: "...)
 	if k.head.Stream {
 		h = append(h, "text/event-stream\r\nX-Request-Id: "...)
 	} else {
@@ -76,14 +80,16 @@ func (k *call) prepare() {
 	h = append(h, "\r\n"...)
 	h = appendHeader(h, "Traceparent: ", k.ctx.Request.Header.Peek("Traceparent"))
 	h = appendHeader(h, "Tracestate: ", k.ctx.Request.Header.Peek("Tracestate"))
-	if auth := k.srv.deps.UpstreamAuth(k.replica.ID); auth != "" {
+	if auth := k.srv.deps.UpstreamAuth(a.replica.ID); auth != "" {
 		h = append(h, "Authorization: "...)
 		h = append(h, auth...)
 		h = append(h, "\r\n"...)
 	}
-	k.header = h
-	k.upstream.Addr, k.upstream.Header, k.upstream.Body = k.replica.Addr, h, k.parts
-	k.upstream.FirstByteTimeout = max(time.Until(k.deadline), time.Millisecond)
+	a.header = h
+	a.upstream = relay.Request{
+		Addr: a.replica.Addr, Method: "POST", Path: k.endpoint.path, Header: h, Body: a.parts,
+		FirstByteTimeout: max(time.Until(k.deadline), time.Millisecond),
+	}
 }
 
 // maxHeaderValue bounds the client headers that are passed on.
@@ -111,51 +117,46 @@ func (k *call) lost(err error) (again bool) {
 		k.clientLeft()
 		return false
 	case errors.Is(err, relay.ErrFirstByte), errors.Is(err, relay.ErrIdle):
-		k.outcome = slo.Timeout
-		k.failure.set(fasthttp.StatusGatewayTimeout, slo.Timeout, "upstream_timeout", "The engine did not answer in time.")
+		k.fail(fasthttp.StatusGatewayTimeout, slo.Timeout, "upstream_timeout", "The engine did not answer in time.")
 		k.tellFailure()
 		return false
 	case errors.Is(err, relay.ErrProtocol):
-		k.outcome = slo.UpstreamError
-		k.failure.set(fasthttp.StatusBadGateway, slo.UpstreamError, "upstream_malformed", "The engine's answer was malformed.")
+		k.fail(fasthttp.StatusBadGateway, slo.UpstreamError, "upstream_malformed", "The engine's answer was malformed.")
 	case errors.Is(err, relay.ErrConnect):
-		k.outcome = slo.UpstreamLost
-		k.failure.set(fasthttp.StatusBadGateway, slo.UpstreamLost, "upstream_unreachable", "The engine could not be reached.")
+		k.fail(fasthttp.StatusBadGateway, slo.UpstreamLost, "upstream_unreachable", "The engine could not be reached.")
 	default:
-		k.outcome = slo.UpstreamLost
-		k.failure.set(fasthttp.StatusBadGateway, slo.UpstreamLost, "upstream_lost", "The connection to the engine broke.")
+		k.fail(fasthttp.StatusBadGateway, slo.UpstreamLost, "upstream_lost", "The connection to the engine broke.")
 	}
 	return true
 }
 
 // refusedUpstream keeps an engine's error answer. Busy and broken engines may be followed by another.
 func (k *call) refusedUpstream(status int) (again bool) {
-	x := &k.exchange
-	k.outcome = slo.UpstreamError
+	a := k.at
+	x, f := &a.exchange, &a.failure
+	outcome := slo.UpstreamError
 	if status == fasthttp.StatusUnauthorized || status == fasthttp.StatusProxyAuthRequired {
 		// The engine wants a credential, and never saw the client's: the client's key is not at fault.
-		k.failure.set(fasthttp.StatusBadGateway, k.outcome, "upstream_auth", "The engine refused the gateway's credential.")
+		k.fail(fasthttp.StatusBadGateway, outcome, "upstream_auth", "The engine refused the gateway's credential.")
 		k.tellFailure()
 		return false
 	}
 	if status < 500 && status != 429 {
-		k.outcome = slo.BadRequest // the engine found fault with the request, as it would have anywhere
+		outcome = slo.BadRequest // the engine found fault with the request, as it would have anywhere
 	}
-	k.failure.set(status, k.outcome, "upstream_error", "The engine answered with an error.")
-	k.failure.busy = status == 429 || status == 503
-	k.failure.retryAfterS = retryAfter(x.Find("retry-after"), time.Now())
-	body := k.failure.body[:0]
+	k.fail(status, outcome, "upstream_error", "The engine answered with an error.")
+	f.busy = status == 429 || status == 503
+	f.retryAfterS = retryAfter(x.Find("retry-after"), time.Now())
+	room, body := a.body(), f.body[:0]
 	for len(body) < maxErrorBytes { // ends: each turn reads a byte or breaks
-		n, err := x.Read(k.buf[:min(len(k.buf), maxErrorBytes-len(body))])
-		body = append(body, k.buf[:n]...)
+		n, err := x.Read(room[:maxErrorBytes-len(body)])
+		body = append(body, room[:n]...)
 		if err != nil {
 			break
 		}
 	}
-	if x.Ended() && hasErrorObject(body) {
-		k.failure.body = body
-	} else {
-		k.failure.body = body[:0]
+	if f.body = body[:0]; x.Ended() && hasErrorObject(body) {
+		f.body = body
 	}
 	if k.conn.left() {
 		k.clientLeft()
@@ -194,7 +195,7 @@ func retryAfter(value []byte, now time.Time) int64 {
 
 // tellFailure answers with the failure that was kept.
 func (k *call) tellFailure() {
-	f := &k.failure
+	f := &k.at.failure
 	k.outcome = f.outcome
 	if len(f.body) == 0 {
 		k.refuseParam(f.status, f.code, f.message, "", f.retryAfterS*1000)

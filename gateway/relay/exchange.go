@@ -12,23 +12,34 @@ import (
 	"time"
 )
 
-// Exchange is one request and its answer. The zero value is ready, and it may be used again after Finish; it keeps its
-// buffers. One goroutine drives it (Do, Read, Finish, the accessors); Cancel may come from any.
+// Exchange is one request and its answer. The zero value is ready, and it may be used again after Finish. One goroutine
+// drives it (Do, Await, Read, Pump, Finish, the accessors); Cancel may come from any.
+//
+// While it waits for bytes an exchange holds no buffer: room is taken from a pool when there is something to read.
 type Exchange struct {
 	client *Client
 	conn   *conn
 	head   head
-	buf    []byte // request head on the way out, answer head and what came with it on the way in
-	rest   span   // body bytes in buf that came with the head
+	store  *headBuffer // what buf lies in; nil while nothing is there
+	buf    []byte      // request head on the way out, answer head and what came with it on the way in
+	rest   span        // body bytes in buf that came with the head
 	chunks chunks
 	left   int64       // of a body with a known length
 	room   [8][]byte   // of vector
 	vector net.Buffers // a large request on its way
+	noBody bool        // the request was a HEAD
+
+	phase   phase
+	interim int   // interim answers so far
+	got     bool  // bytes of an answer have come
+	sink    Sink  // of Pump
+	err     error // what a step found
 
 	began     bool // a byte of the body has been read
 	ended     bool // the body is complete
 	broken    bool // the connection cannot be used again
 	reused    bool
+	hold      time.Time // see Hold
 	firstByte time.Time // deadline of the first body byte
 	deadline  time.Time // the read deadline that is set
 
@@ -61,7 +72,7 @@ func (x *Exchange) Ended() bool { return x.ended }
 // Reused reports that the exchange runs on a pooled connection.
 func (x *Exchange) Reused() bool { return x.reused }
 
-// NumHeaders returns the number of headers, and Header one of them, as sent. The slices live until Finish.
+// NumHeaders returns the number of headers, and Header one of them, as sent. The slices live until DropHead or Finish.
 func (x *Exchange) NumHeaders() int { return len(x.head.headers) }
 
 // Header returns the name and value of header i.
@@ -80,14 +91,14 @@ func (x *Exchange) Find(lower string) []byte {
 	return nil
 }
 
-// Cancel closes the connection; whatever the exchange is doing ends with ErrCancelled. Safe from any goroutine, also
+// Cancel ends the connection; whatever the exchange is doing ends with ErrCancelled. Safe from any goroutine, also
 // before Do and after Finish, where it does nothing to connections of others.
 func (x *Exchange) Cancel() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.cancelled = true
 	if x.live != nil {
-		x.live.close()
+		x.live.cut()
 	}
 	if x.stopDial != nil {
 		x.stopDial()
@@ -113,29 +124,57 @@ func (x *Exchange) Begin() {
 	x.mu.Lock()
 	x.cancelled, x.live, x.stopDial = false, nil, nil
 	x.mu.Unlock()
+	x.hold = time.Time{}
 }
+
+// Hold makes waiting for bytes of the answer end with ErrFirstByte at t, however many came before, instead of by the
+// limits of first byte and idle time. The zero time gives those back. After ErrFirstByte the exchange is as it was, and
+// Await or Pump go on with it.
+func (x *Exchange) Hold(t time.Time) { x.hold = t }
 
 // Do sends the request and reads the answer's head. On an error there is no answer; Finish is owed either way.
 func (c *Client) Do(x *Exchange, req *Request) error {
 	x.client, x.conn = c, nil
 	x.head = head{headers: x.head.headers[:0]}
 	x.began, x.ended, x.broken, x.reused = false, false, true, false
-	addr, prefix := splitAddr(req.Addr)
+	x.noBody = req.Method == "HEAD"
 	limit := c.cfg.FirstByteTimeout
 	if req.FirstByteTimeout > 0 && req.FirstByteTimeout < limit {
 		limit = req.FirstByteTimeout
 	}
 	x.firstByte = time.Now().Add(limit)
+	addr, prefix := splitAddr(req.Addr)
 	if k := c.take(addr); k != nil {
 		x.reused = true
 		silent, err := x.try(k, addr, prefix, req)
-		if err == nil || !silent || x.isCancelled() {
-			return err
-		}
-		// A pooled connection died before any byte of an answer: the engine closed it as we wrote. Once more, fresh.
-		c.stats.retries.Add(1)
-		x.reused = false
+		return x.settle(silent, err, req)
 	}
+	return x.fresh(addr, prefix, req)
+}
+
+// Await goes on waiting for the answer's head, after Do or Await returned ErrFirstByte. req is what Do was given.
+func (c *Client) Await(x *Exchange, req *Request) error {
+	if x.conn == nil {
+		return ErrFirstByte // it was the connection that did not come in time
+	}
+	silent, err := x.readHead()
+	return x.settle(silent, err, req)
+}
+
+// settle sends the request once more, on a fresh connection, if a pooled one died before any byte of an answer: the
+// engine closed it as we wrote.
+func (x *Exchange) settle(silent bool, err error, req *Request) error {
+	if err == nil || !silent || !x.reused || x.isCancelled() {
+		return err
+	}
+	x.client.stats.retries.Add(1)
+	x.reused = false
+	addr, prefix := splitAddr(req.Addr)
+	return x.fresh(addr, prefix, req)
+}
+
+// fresh sends the request on a new connection.
+func (x *Exchange) fresh(addr, prefix string, req *Request) error {
 	k, err := x.connect(addr)
 	if err != nil {
 		return err
@@ -179,26 +218,29 @@ func (x *Exchange) try(k *conn, addr, prefix string, req *Request) (silent bool,
 	if x.conn != nil {
 		x.conn.close()
 	}
-	x.conn, x.deadline = k, time.Time{}
+	x.conn, x.deadline, k.owner = k, time.Time{}, x
+	x.phase, x.interim, x.got = phaseHead, 0, false
 	if !x.own(k) {
 		return false, ErrCancelled
 	}
-	if err := x.send(addr, prefix, req); err != nil {
-		return x.unsent(x.fault("send the request", err), req)
+	x.grab()
+	err = x.send(addr, prefix, req)
+	x.drop()
+	if err != nil {
+		return x.unsent(x.fault("send the request", err))
 	}
-	got, err := x.readHead(req.Method == "HEAD")
-	return err != nil && !got && errors.Is(err, ErrLost), err
+	return x.readHead()
 }
 
 // unsent looks for the answer of an engine that closed before it had read the whole request: too large, say. Without
 // one, err says how the sending failed. The connection is not used again.
-func (x *Exchange) unsent(err error, req *Request) (silent bool, _ error) {
+func (x *Exchange) unsent(err error) (silent bool, _ error) {
 	if !errors.Is(err, ErrLost) {
 		return true, err
 	}
-	got, noHead := x.readHead(req.Method == "HEAD") // waits for nothing: the connection is broken
+	silent, noHead := x.readHead() // waits for nothing: the connection is broken
 	if noHead != nil {
-		return !got, err
+		return silent, err
 	}
 	x.broken = true
 	return false, nil
@@ -209,8 +251,7 @@ func (x *Exchange) send(addr, prefix string, req *Request) error {
 	for _, part := range req.Body {
 		size += len(part)
 	}
-	b := x.buf[:0]
-	b = append(b, req.Method...)
+	b := append(x.buf[:0], req.Method...)
 	b = append(b, ' ')
 	b = append(b, prefix...)
 	b = append(b, req.Path...)
@@ -231,11 +272,9 @@ func (x *Exchange) send(addr, prefix string, req *Request) error {
 		for _, part := range req.Body {
 			b = append(b, part...)
 		}
-		x.buf = b
 		_, err := x.conn.Write(b)
 		return err
 	}
-	x.buf = b
 	x.vector = append(x.room[:0], b)
 	x.vector = append(x.vector, req.Body...)
 	_, err := x.vector.WriteTo(x.conn.Conn)
@@ -256,40 +295,94 @@ func appendInt(b []byte, n int64) []byte {
 	}
 }
 
-// readHead reads up to the end of the head, interim answers skipped. got reports that bytes came.
-func (x *Exchange) readHead(noBody bool) (got bool, err error) {
-	if cap(x.buf) < MaxHeadBytes {
-		x.buf = make([]byte, 0, MaxHeadBytes)
+// grab takes room for the head, if there is none.
+func (x *Exchange) grab() {
+	if x.store == nil {
+		x.store = headBuffers.Get().(*headBuffer)
+		x.buf = x.store[:0]
 	}
-	b := x.buf[:0]
-	x.setDeadline(x.firstByte)
-	for interim := 0; ; {
-		end := headEnd(b)
-		if end == 0 {
-			if len(b) >= MaxHeadBytes {
-				return true, malformed("a head that does not end")
-			}
-			n, err := x.conn.Read(b[len(b):MaxHeadBytes])
-			got = got || n > 0
-			b = b[:len(b)+n]
-			if n == 0 && err != nil {
-				return got, x.fault("read the answer's head", err)
-			}
-			continue
+}
+
+// drop gives the room back.
+func (x *Exchange) drop() {
+	if x.store != nil {
+		headBuffers.Put(x.store)
+		x.store, x.buf = nil, nil
+	}
+}
+
+// DropHead forgets the answer's headers, so that their room serves others while the body goes on. Bytes of the body
+// that came with the head are kept until they have been read.
+func (x *Exchange) DropHead() {
+	x.head.headers = x.head.headers[:0]
+	if x.rest.from == x.rest.to {
+		x.drop()
+	}
+}
+
+// readHead reads up to the end of the head, interim answers skipped. silent reports a connection that broke before any
+// byte of an answer, and not by a timeout.
+func (x *Exchange) readHead() (silent bool, err error) {
+	x.setDeadline(x.headBy())
+	x.err = nil
+	if err := x.conn.each(); err != nil {
+		x.err = x.fault("read the answer's head", err)
+	}
+	return x.err != nil && !x.got && errors.Is(x.err, ErrLost), x.err
+}
+
+func (x *Exchange) headBy() time.Time {
+	if !x.hold.IsZero() {
+		return x.hold
+	}
+	return x.firstByte
+}
+
+// stepHead reads what there is of the head.
+func (x *Exchange) stepHead() (done bool) {
+	for { // ends: each turn reads a byte, of at most maxInterim heads of MaxHeadBytes
+		x.grab()
+		if len(x.buf) >= MaxHeadBytes {
+			x.err = malformed("a head that does not end")
+			return true
 		}
-		x.buf = b
-		if err := x.head.parse(b[:end], noBody); err != nil {
-			return true, err
+		n, err := x.conn.read(x.store[len(x.buf):MaxHeadBytes])
+		if n == 0 {
+			if len(x.buf) == 0 {
+				x.drop()
+			}
+			if errors.Is(err, errWait) {
+				return false
+			}
+			x.err = x.fault("read the answer's head", err)
+			return true
+		}
+		x.got = true
+		x.buf = x.buf[:len(x.buf)+n]
+		if x.parseHeads() {
+			return true
+		}
+	}
+}
+
+// parseHeads looks for the answer's head in what was read. It reports that there is one, or an error.
+func (x *Exchange) parseHeads() (done bool) {
+	for end := headEnd(x.buf); end > 0; end = headEnd(x.buf) { // ends: maxInterim
+		if x.err = x.head.parse(x.buf[:end], x.noBody); x.err != nil {
+			return true
 		}
 		if x.head.status >= 200 {
-			x.body(end, len(b))
-			return true, nil
+			x.phase = phaseBody
+			x.body(end, len(x.buf))
+			return true
 		}
-		if interim++; interim > maxInterim {
-			return true, malformed("interim answers without end")
+		if x.interim++; x.interim > maxInterim {
+			x.err = malformed("interim answers without end")
+			return true
 		}
-		b = b[:copy(b, b[end:])]
+		x.buf = x.buf[:copy(x.buf, x.buf[end:])]
 	}
+	return false
 }
 
 // body prepares for reading a body of which buf[from:to] is there.
@@ -315,8 +408,7 @@ func (x *Exchange) Read(dst []byte) (int, error) {
 	for !x.ended { // ends: each turn reads at least one byte of framing, or fails
 		var n int
 		if x.rest.from < x.rest.to {
-			n = copy(dst, x.buf[x.rest.from:x.rest.to])
-			x.rest.from += n
+			n = x.fromHead(dst)
 		} else {
 			x.arm()
 			var err error
@@ -342,6 +434,16 @@ func (x *Exchange) Read(dst []byte) (int, error) {
 	return 0, io.EOF
 }
 
+// fromHead copies body bytes that came with the head.
+func (x *Exchange) fromHead(dst []byte) int {
+	n := copy(dst, x.buf[x.rest.from:x.rest.to])
+	x.rest.from += n
+	if x.rest.from == x.rest.to && len(x.head.headers) == 0 {
+		x.drop() // DropHead was called
+	}
+	return n
+}
+
 // unframe takes the framing off fresh bytes, in place, and notes the body's end.
 func (x *Exchange) unframe(b []byte) (int, error) {
 	switch x.head.framing {
@@ -364,6 +466,10 @@ func (x *Exchange) unframe(b []byte) (int, error) {
 // arm sets the read deadline: for the first byte, then for the pause between bytes. The latter is moved only when an
 // eighth of it has passed, since moving it costs more than reading the clock.
 func (x *Exchange) arm() {
+	if !x.hold.IsZero() {
+		x.setDeadline(x.hold)
+		return
+	}
 	if !x.began {
 		x.setDeadline(x.firstByte)
 		return
@@ -387,7 +493,7 @@ func (x *Exchange) fault(doing string, err error) error {
 	switch {
 	case x.isCancelled():
 		return ErrCancelled
-	case errors.Is(err, os.ErrDeadlineExceeded) && x.began:
+	case errors.Is(err, os.ErrDeadlineExceeded) && x.began && x.hold.IsZero():
 		return fmt.Errorf("%w: no byte for %v", ErrIdle, x.client.cfg.IdleTimeout)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("%w: %s", ErrFirstByte, doing)
@@ -404,13 +510,12 @@ func (c *Client) Finish(x *Exchange) {
 	x.mu.Unlock()
 	k := x.conn
 	x.conn = nil
-	x.deadline = time.Time{}
-	if cap(x.buf) > keptBuffer {
-		x.buf = nil
-	}
+	x.deadline, x.sink, x.rest = time.Time{}, nil, span{}
+	x.drop()
 	if k == nil {
 		return
 	}
+	k.owner = nil
 	if cancelled || x.broken || !x.ended {
 		k.close()
 		return

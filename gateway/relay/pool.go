@@ -175,7 +175,7 @@ func (c *Client) dial(ctx context.Context, addr string) (*conn, error) {
 	if tcp, ok := nc.(*net.TCPConn); ok {
 		_ = tcp.SetNoDelay(true) // Go's default, stated: a token must not wait for another
 		if raw, err := tcp.SyscallConn(); err == nil {
-			k.watch(raw)
+			k.prepare(raw)
 		}
 	}
 	return k, nil
@@ -186,9 +186,8 @@ type conn struct {
 	net.Conn
 	addr  string
 	since time.Time // when it went idle
-	raw   syscall.RawConn
-	probe func(fd uintptr) bool // made once, so that quiet allocates nothing
-	calm  bool                  // what the probe found
+	owner *Exchange // whose step is called when bytes are there; nil in the pool
+	ready
 }
 
 func (k *conn) close() { _ = k.Conn.Close() }

@@ -36,9 +36,7 @@ const (
 	maxChunkLine    = 256
 	maxTrailerBytes = 8 << 10
 	// copyBelow: requests up to this size go out in one write from one buffer; larger ones are gathered by the kernel.
-	copyBelow = 32 << 10
-	// keptBuffer is the largest buffer that an Exchange keeps for its next use.
-	keptBuffer = 64 << 10
+	copyBelow = MaxHeadBytes
 )
 
 // Config holds the client's settings. Start from Default.

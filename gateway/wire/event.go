@@ -1,5 +1,10 @@
 package wire
 
+import (
+	"bytes"
+	"strings"
+)
+
 // Usage is what an answer says it cost, in tokens.
 type Usage struct {
 	Input, Output int
@@ -11,11 +16,15 @@ type Usage struct {
 type Event struct {
 	Done      bool // the end marker
 	Error     bool // any of the shapes in which engines report failure inside a stream
+	Shaped    bool // of an error: the shape that official SDKs raise on, an error object with a message
+	Opening   bool // choices that say nothing yet: no part of an answer, no end, at most a role
 	Content   bool // carries a part of the answer; a chunk with nothing but a role does not
 	Finish    bool // a choice ended
 	NoChoices bool // choices is absent, null or empty
 	Malformed bool // neither the end marker nor a JSON object
 	Usage     Usage
+	// Message is an error's message: what stands between the quotes in the event's data, escapes included.
+	Message []byte
 }
 
 // UsageOnly reports that the event has nothing for a client that did not ask for usage.
@@ -47,13 +56,13 @@ func ReadEvent(name, data []byte) Event {
 			return ev
 		}
 		if !more {
+			ev.Opening = !ev.NoChoices && !ev.Content && !ev.Finish && !ev.Error && !ev.Usage.Known
 			return ev
 		}
 	}
 }
 
 func (ev *Event) member(c *cursor, key []byte) flaw {
-	from := c.i
 	switch string(key) {
 	case "choices":
 		if c.peek() == '[' {
@@ -64,13 +73,77 @@ func (ev *Event) member(c *cursor, key []byte) flaw {
 			return ev.Usage.read(c)
 		}
 	case "error":
-		ev.Error = ev.Error || c.peek() != 'n'
-	case "object":
-		f := c.value()
-		ev.Error = ev.Error || string(c.b[from:c.i]) == `"error"`
-		return f
+		return ev.fault(c)
+	case "message":
+		if c.peek() == '"' {
+			text, f := c.str()
+			if !ev.Shaped {
+				ev.Message = text
+			}
+			return f
+		}
+	case "object", "type":
+		if c.peek() == '"' {
+			text, f := c.str()
+			ev.Error = ev.Error || string(text) == "error"
+			return f
+		}
 	}
 	return c.value()
+}
+
+// fault reads the error member. What says nothing (null, "", [], {}) is none; clients take it so too.
+func (ev *Event) fault(c *cursor) flaw {
+	switch c.peek() {
+	case '{':
+		from := c.i
+		f := ev.faultObject(c)
+		ev.Error = ev.Error || c.i-from > len("{}")
+		return f
+	case '"':
+		text, f := c.str()
+		if len(text) > 0 {
+			ev.Error, ev.Message = true, text
+		}
+		return f
+	case 'f':
+		return c.value()
+	}
+	filled, f := c.filled()
+	ev.Error = ev.Error || filled
+	return f
+}
+
+func (ev *Event) faultObject(c *cursor) flaw {
+	c.i++
+	for first := true; ; first = false {
+		key, more, f := c.member(first)
+		if f != flawNone || !more {
+			return f
+		}
+		if string(key) == "message" && c.peek() == '"' {
+			ev.Message, f = c.str()
+			ev.Shaped = true
+		} else {
+			f = c.value()
+		}
+		if f != flawNone {
+			return f
+		}
+	}
+}
+
+// maxFaultBytes bounds what a client is told of an engine's message.
+const maxFaultBytes = 500
+
+// FaultText is an error's message for a client: decoded and cut to a bound. "" without one.
+func (ev *Event) FaultText() string {
+	raw := ev.Message[:min(len(ev.Message), maxFaultBytes)]
+	if cut := bytes.LastIndexByte(raw, '\\'); cut >= 0 && len(raw) < len(ev.Message) && len(raw)-cut < len(`\ud83d\ude00`) {
+		raw = raw[:cut] // an escape that may have been cut in two
+	}
+	text := plain(make([]byte, 0, maxFaultBytes+8), raw)
+	return strings.ToValidUTF8(string(text), "\ufffd")
 }
 
 func (ev *Event) choices(c *cursor) flaw {

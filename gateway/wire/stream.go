@@ -7,10 +7,15 @@ package wire
 // An event goes on as soon as its last byte is there; nobody can use a part of one. So an error event of ours never
 // lands inside an engine's. Events longer than the caller's buffer go on in pieces.
 //
+// An error ends the stream: nothing behind its event goes on. The event itself does if its shape is the one that
+// official SDKs raise on; else it is dropped and the caller tells Fault in its own words.
+//
 // The zero value is ready and passes usage on.
 type Stream struct {
 	// HideUsage drops events that carry usage and nothing else.
 	HideUsage bool
+	// PassErrors lets error events of any shape go on, for APIs with a shape of their own.
+	PassErrors bool
 
 	// What was seen so far, for the caller to read.
 	Usage   Usage
@@ -18,14 +23,22 @@ type Stream struct {
 	Events  int // events with data
 	// Malformed counts events with data that is neither the end marker nor a JSON object.
 	Malformed int
-	Done      bool // the end marker
-	Finish    bool // a choice ended
-	Error     bool // the engine reported failure
-	Torn      bool // the last bytes sent are the beginning of an event
+	Done      bool   // the end marker
+	Finish    bool   // a choice ended
+	Openings  int    // events that say nothing yet; see Event.Opening
+	Error     bool   // the engine reported failure
+	Early     bool   // and had said nothing before
+	Untold    bool   // and its event was dropped
+	Fault     string // and this is its message
+	Loose     bool   // lines outside of events went on: comments
+	Torn      bool   // the last bytes sent are the beginning of an event
 
 	framer   Framer
 	dropTail bool // an LF that belongs to dropped bytes may follow
 }
+
+// Begun reports that something worth sending was seen: more than chunks with a role and no content.
+func (s *Stream) Begun() bool { return s.Loose || s.Torn || s.Events > s.Openings }
 
 // Reset makes s ready for another answer, keeping its buffers.
 func (s *Stream) Reset() {
@@ -38,6 +51,9 @@ func (s *Stream) Reset() {
 // and buf[send:send+keep] is the beginning of an event, to be put in front of the next bytes. It moves bytes inside
 // buf. With full, nothing is kept: the buffer has no room left, or the answer has ended.
 func (s *Stream) Feed(buf []byte, kept int, full bool) (send, keep int) {
+	if s.Error {
+		return 0, 0
+	}
 	w := kept // buf[:w] is what goes on, or is kept
 	open := 0 // where the event under way begins
 	for r := kept; r < len(buf); {
@@ -58,6 +74,9 @@ func (s *Stream) Feed(buf []byte, kept int, full bool) (send, keep int) {
 		r += n
 		if mark != MarkMore {
 			open = w
+		}
+		if s.Error {
+			return w, 0
 		}
 	}
 	if full {
@@ -80,8 +99,10 @@ func (s *Stream) event(size int) (drop int) {
 		if len(f.Name()) > 0 && !torn {
 			return size // its name must not stick to the next event
 		}
+		s.Loose = s.Loose || size > f.Blank() || torn
 		return f.Blank()
 	}
+	begun := s.Begun()
 	s.Events++
 	if f.Over() {
 		s.Content++
@@ -99,7 +120,16 @@ func (s *Stream) event(size int) (drop int) {
 	}
 	s.Done = s.Done || ev.Done
 	s.Finish = s.Finish || ev.Finish
-	s.Error = s.Error || ev.Error
+	if ev.Opening {
+		s.Openings++
+	}
+	if ev.Error {
+		s.Error, s.Early, s.Fault = true, !begun && !torn, ev.FaultText()
+		if s.Untold = !ev.Shaped && !s.PassErrors; s.Untold && !torn {
+			return size
+		}
+		return 0
+	}
 	if s.HideUsage && ev.UsageOnly() && !torn {
 		s.dropTail = true
 		return size

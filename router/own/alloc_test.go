@@ -7,7 +7,7 @@ import (
 	"sluice/slo"
 )
 
-// The ticket is the only allocation of the fast path: it outlives Acquire, and a pooled one could be released twice.
+// The ticket is the only allocation of the fast path, and with the caller's own there is none.
 func TestFastPathAllocatesOneTicket(t *testing.T) {
 	if raceEnabled {
 		t.Skip("race detector allocates")
@@ -26,6 +26,16 @@ func TestFastPathAllocatesOneTicket(t *testing.T) {
 	acquire()
 	if n := testing.AllocsPerRun(500, acquire); n > 1.1 { // the prefix index may grow now and then
 		t.Errorf("%v allocations, want 1", n)
+	}
+	var own Ticket
+	if n := testing.AllocsPerRun(500, func() {
+		if err := r.AcquireInto(&own, &req, nil); err != nil {
+			t.Fatal(err)
+		}
+		own.FirstByte()
+		own.Release(Result{Outcome: slo.OK})
+	}); n > 0.1 {
+		t.Errorf("%v allocations with a ticket of the caller's, want 0", n)
 	}
 }
 

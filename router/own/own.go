@@ -124,7 +124,17 @@ func (r *Router) leaveLocked(kept map[string]bool) {
 // gone ends the wait when the client has left; nil waits on. The error is router.ErrUnknownModel, a *router.Refusal,
 // ErrGone or ErrClosed. The request must not change until Acquire returned; it is not kept after.
 func (r *Router) Acquire(req *router.Request, gone <-chan struct{}) (*Ticket, error) {
-	t := &Ticket{router: r}
+	t := new(Ticket)
+	if err := r.AcquireInto(t, req, gone); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// AcquireInto is Acquire with a ticket of the caller's, which allocates nothing on the fast path. The ticket must be new
+// or released, and of the router's concern alone until AcquireInto returned. After an error it holds no charge.
+func (r *Router) AcquireInto(t *Ticket, req *router.Request, gone <-chan struct{}) error {
+	t.begin(r)
 	for range maxLookups {
 		lv := r.live.Load()
 		m, ok := lv.table.Lookup(req.Model)
@@ -133,7 +143,7 @@ func (r *Router) Acquire(req *router.Request, gone <-chan struct{}) (*Ticket, er
 		}
 		l := lv.lines[m.Name]
 		if l.queued.Load() == 0 && r.try(lv, l, t, req) == router.Picked {
-			return t, nil
+			return nil
 		}
 		w := &waiter{req: req, ticket: t, result: make(chan error, 1)}
 		w.item = router.Item{
@@ -142,14 +152,16 @@ func (r *Router) Acquire(req *router.Request, gone <-chan struct{}) (*Ticket, er
 		if err, retry := l.wait(w, gone); retry {
 			continue
 		} else if err != nil {
-			return nil, err
+			t.drop()
+			return err
 		}
-		return t, nil
+		return nil
 	}
+	t.drop()
 	if r.closed.Load() {
-		return nil, ErrClosed
+		return ErrClosed
 	}
-	return nil, router.ErrUnknownModel
+	return router.ErrUnknownModel
 }
 
 // try picks and charges without waiting, and fills in the ticket.

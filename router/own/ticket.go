@@ -20,6 +20,8 @@ type Result struct {
 }
 
 // Ticket is the charge of one request on one replica. Its methods may be called from any goroutine; Release counts once.
+// The zero value holds no charge: releasing it does nothing. It may be used again, by AcquireInto, once Release returned
+// and nobody else can still call its methods.
 type Ticket struct {
 	router   *Router
 	choice   choice
@@ -29,7 +31,24 @@ type Ticket struct {
 	chargeMs int64
 	queueMs  int64
 	first    atomic.Bool
-	released atomic.Bool
+	held     atomic.Bool // from the beginning of Acquire to Release
+}
+
+// begin makes t ready for a new charge. A ticket that still holds one is the caller's fault: the slot would be lost.
+func (t *Ticket) begin(r *Router) {
+	if t.held.Load() {
+		panic("own: a ticket is used again before its release")
+	}
+	t.router, t.choice, t.replica, t.counter = r, choice{}, nil, nil
+	t.workUs, t.chargeMs, t.queueMs = 0, 0, 0
+	t.first.Store(false)
+	t.held.Store(true)
+}
+
+// drop leaves t without a charge: it got none.
+func (t *Ticket) drop() {
+	t.choice, t.replica, t.counter = choice{}, nil, nil
+	t.held.Store(false)
 }
 
 // Replica is where the request goes.
@@ -48,7 +67,7 @@ func (t *Ticket) FirstByte() {
 // Release gives the charge back at the end of the exchange, however it ended, and lets the next one in. Only the first
 // call counts.
 func (t *Ticket) Release(res Result) {
-	if !t.released.CompareAndSwap(false, true) {
+	if !t.held.CompareAndSwap(true, false) {
 		return
 	}
 	nowMs := t.router.cfg.NowMs()
