@@ -11,6 +11,7 @@ type flaw uint8
 
 const (
 	flawNone flaw = iota
+	flawEnd       // of a walk that met no flaw; see Members
 	flawTruncated
 	flawSyntax
 	flawDepth
