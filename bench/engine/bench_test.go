@@ -61,12 +61,12 @@ func BenchmarkStreams(b *testing.B) {
 }
 
 func BenchmarkEvent(b *testing.B) {
-	a := answer{job: job{chat: true, finish: "stop"}, id: "chatcmpl-1", model: "sim"}
+	a := answer{job: job{chat: true, choices: 1, finish: "stop"}, id: "chatcmpl-1", model: "sim"}
 	var buf []byte
 	n := 1
 	b.ReportAllocs()
 	for b.Loop() {
-		buf = a.event(buf[:0], n, n+1)
+		buf = a.events(buf[:0], n, n+1)
 		n++
 	}
 }

@@ -38,6 +38,9 @@ type Config struct {
 	StreamInterval int    // tokens a streamed chunk, after the first token
 	EmbeddingDims  int    // length of an embedding unless the request names one
 
+	Messages bool // speak Anthropic's Messages API too
+	Faults   bool // let requests ask for faults, see the package comment
+
 	OnListen func(addr string) // called once with the bound address; may be nil
 }
 

@@ -30,6 +30,32 @@
 //	cfg.Listen, cfg.ServedModel, cfg.Speed = "127.0.0.1:8001", "chat", 10
 //	err := engine.Run(ctx, cfg) // returns nil after ctx ended
 //
-// It does not compute anything, and knows no tools, no log probabilities, no
-// stop sequences, no prefix cache and no LoRA: such fields are ignored.
+// # The surface
+//
+// Chats and completions with n, logprobs, tools and response_format;
+// embeddings (floats or base64), responses (create, stream, background, get,
+// cancel, delete; the last 256 are kept), rerank, score, tokenize and
+// detokenize, audio transcriptions and translations, and with Messages the
+// Anthropic API too. Usage is what was counted.
+//
+// An answer calls tools when the last message is the user's and contains
+// "call:NAME" for a tool that is declared, once for every such mark, or when
+// tool_choice demands it. Arguments are made from the tool's schema: every
+// property, in the order of names, strings of words, lists of one item. JSON
+// that response_format asks for is made alike. Such an answer has an end of its
+// own, which max_tokens only bounds; a token of it is four bytes. The choices of
+// n are decoded in turn, as one sequence.
+//
+// With Faults, the last message (or the prompt) may ask for something to go
+// wrong: "fault:KIND" every time, "fault:KIND/KEY" the first time that KEY is
+// seen. KIND is
+//
+//	refuse-429, refuse-500, refuse-503   an error in time, with Retry-After: 1 (not 500)
+//	die                                  the connection is cut after three tokens
+//	stall                                three tokens, then nothing until the client leaves
+//	error-object, error-event,           three tokens, then an error of that shape:
+//	error-string, error-flat             as vLLM, SGLang and others tell it
+//
+// It does not compute anything, and knows no stop sequences, no prefix cache
+// and no LoRA: such fields are ignored.
 package engine

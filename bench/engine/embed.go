@@ -37,23 +37,7 @@ func (e *engine) embeddings(w http.ResponseWriter, r *http.Request) {
 	for _, in := range ins {
 		tokens += in.tokens
 	}
-	if tokens > e.cfg.MaxModelTokens {
-		e.writeError(w, badRequest("this model's maximum context length is %d tokens; the inputs have %d", e.cfg.MaxModelTokens, tokens))
-		return
-	}
-	s := newSequence(tokens, 0, 1)
-	if err := e.batch.submit(s); err != nil {
-		e.writeError(w, err)
-		return
-	}
-	defer e.batch.cancel(s)
-	select {
-	case <-s.finished:
-	case <-r.Context().Done():
-		return
-	}
-	if s.stopped.Load() {
-		e.writeError(w, errStopped)
+	if !e.prefillOnly(w, r, tokens) {
 		return
 	}
 	data := make([]any, len(ins))

@@ -43,6 +43,9 @@ type engine struct {
 	life  context.Context // ends with the process
 	ids   atomic.Int64
 
+	faults faultMemory
+	stored stored
+
 	// turn serialises load, sleep and wake; the holder of turn alone moves now
 	// and level.
 	turn  sync.Mutex

@@ -292,7 +292,7 @@ func TestRefusals(t *testing.T) {
 		{"/v1/chat/completions", `{"model":"sim","messages":[]}`, 400, "messages"},
 		{"/v1/chat/completions", `{"model":"sim","messages":[{"content":7}]}`, 400, "messages[0].content"},
 		{"/v1/chat/completions", `not json`, 400, "not a request"},
-		{"/v1/chat/completions", chatBody(`,"n":2`), 400, "n must be 1"},
+		{"/v1/chat/completions", chatBody(`,"n":17`), 400, "n must be 1 to 16"},
 		{"/v1/chat/completions", chatBody(`,"max_tokens":0`), 400, "max_tokens"},
 		{"/v1/chat/completions", chatBody(`,"max_tokens":9000000000`), 400, "context length"},
 		{"/v1/completions", `{"model":"sim","prompt":["a","b"]}`, 400, "one prompt"},

@@ -23,20 +23,32 @@ func (e *engine) generate(w http.ResponseWriter, r *http.Request, chat bool) {
 		e.writeError(w, err)
 		return
 	}
-	interval := e.cfg.StreamInterval
-	if !j.stream {
-		interval = j.outTokens + 1 // nobody reads before the end
+	prefix := "cmpl-"
+	if chat {
+		prefix = "chatcmpl-"
 	}
-	s := newSequence(j.promptTokens, j.outTokens, interval)
+	e.run(w, r, &j, &answer{job: j, id: e.newID(prefix), createdS: time.Now().Unix(), model: e.cfg.ServedModel}, e.writeError)
+}
+
+// run takes a job through the batch and writes its answer with out, refusals
+// with fail.
+func (e *engine) run(w http.ResponseWriter, r *http.Request, j *job, out renderer, fail func(http.ResponseWriter, error)) {
+	interval := e.cfg.StreamInterval * j.choices
+	switch {
+	case !j.stream:
+		interval = j.totalTokens() + 1 // nobody reads before the end
+	case j.fault != "":
+		interval = 1
+	}
+	s := newSequence(j.promptTokens, j.totalTokens(), interval)
 	s.cut = j.finish == "length"
 	if err := e.batch.submit(s); err != nil {
-		e.writeError(w, err)
+		fail(w, err)
 		return
 	}
 	defer e.batch.cancel(s) // frees the slot of a client that left; else nothing
-	out := answer{job: j, id: e.newID(chat), createdS: time.Now().Unix(), model: e.cfg.ServedModel}
 	if j.stream {
-		e.stream(w, r, s, &out, interval)
+		e.stream(w, r, s, j.fault, out, interval, fail)
 		return
 	}
 	select {
@@ -45,27 +57,29 @@ func (e *engine) generate(w http.ResponseWriter, r *http.Request, chat bool) {
 		return
 	}
 	if s.stopped.Load() {
-		e.writeError(w, errStopped)
+		fail(w, errStopped)
+		return
+	}
+	if j.fault != "" {
+		goWrong(w, r, j.fault, out)
 		return
 	}
 	whole := out.whole()
-	w.Header().Set("Content-Type", "application/json")
+	if w.Header().Get("Content-Type") == "" {
+		w.Header().Set("Content-Type", "application/json")
+	}
 	w.Header().Set("Content-Length", strconv.Itoa(len(whole)))
 	_, _ = w.Write(whole)
 }
 
-func (e *engine) newID(chat bool) string {
-	prefix := "cmpl-"
-	if chat {
-		prefix = "chatcmpl-"
-	}
+func (e *engine) newID(prefix string) string {
 	return fmt.Sprintf("%s%016x", prefix, mix(e.cfg.Seed^uint64(time.Now().UnixNano()))+uint64(e.ids.Add(1)))
 }
 
 // stream writes events as tokens appear. Several that appeared since the last
 // write go out together, each still an event of its own. The head of the answer
 // goes out with the first of them, so that up to then a refusal can be told.
-func (e *engine) stream(w http.ResponseWriter, r *http.Request, s *sequence, out *answer, interval int) {
+func (e *engine) stream(w http.ResponseWriter, r *http.Request, s *sequence, wrong fault, out renderer, interval int, fail func(http.ResponseWriter, error)) {
 	control := http.NewResponseController(w)
 	// The server does not, and the connection may serve the next request.
 	defer func() { _ = control.SetWriteDeadline(time.Time{}) }()
@@ -82,7 +96,7 @@ func (e *engine) stream(w http.ResponseWriter, r *http.Request, s *sequence, out
 		}
 		if s.stopped.Load() {
 			if sent == 0 {
-				e.writeError(w, errStopped)
+				fail(w, errStopped)
 				return
 			}
 			// A cut connection, as from a process that died: the stream must
@@ -94,7 +108,11 @@ func (e *engine) stream(w http.ResponseWriter, r *http.Request, s *sequence, out
 			w.Header().Set("Cache-Control", "no-cache")
 		}
 		buf = buf[:0]
-		for n := int(s.produced.Load()); sent < n; {
+		n := int(s.produced.Load())
+		if wrong != "" {
+			n = min(n, faultTokens)
+		}
+		for sent < n {
 			// The first token alone, then whole intervals, then the rest.
 			to := 1
 			if sent > 0 {
@@ -106,10 +124,10 @@ func (e *engine) stream(w http.ResponseWriter, r *http.Request, s *sequence, out
 				}
 				to = n
 			}
-			buf = out.event(buf, sent, to)
+			buf = out.events(buf, sent, to)
 			sent = to
 		}
-		if ended {
+		if ended && wrong == "" {
 			buf = out.lastEvents(buf)
 		}
 		if len(buf) == 0 {
@@ -123,6 +141,10 @@ func (e *engine) stream(w http.ResponseWriter, r *http.Request, s *sequence, out
 			return
 		}
 		if control.Flush() != nil {
+			return
+		}
+		if wrong != "" && (ended || sent >= faultTokens) {
+			goWrong(w, r, wrong, out)
 			return
 		}
 	}

@@ -18,6 +18,8 @@ const (
 	bodyTimeout   = 30 * time.Second // real, for the body to arrive
 	maxInputs     = 2048             // inputs of one embeddings request
 	maxOutputHint = 1 << 20          // any max_tokens above is cut to what fits anyway
+	maxChoices    = 16               // n
+	maxTop        = 20               // top_logprobs
 )
 
 // apiError is an answer of OpenAI's form.
@@ -25,7 +27,8 @@ type apiError struct {
 	status  int
 	kind    string
 	message string
-	retryS  int // Retry-After in seconds, 0 for none
+	param   string // the field at fault, if it is one
+	retryS  int    // Retry-After in seconds, 0 for none
 }
 
 func (e *apiError) Error() string { return e.message }
@@ -34,7 +37,15 @@ func badRequest(format string, args ...any) *apiError {
 	return &apiError{status: 400, kind: "BadRequestError", message: fmt.Sprintf(format, args...)}
 }
 
-// generateRequest is the part of chat and completion requests that matters here.
+// badParam is badRequest for one field.
+func badParam(param, format string, args ...any) *apiError {
+	a := badRequest(format, args...)
+	a.param = param
+	return a
+}
+
+// generateRequest is what a chat or completion request says that matters here.
+// Other APIs are brought into this form.
 type generateRequest struct {
 	Model               string          `json:"model"`
 	Messages            []message       `json:"messages"`
@@ -42,6 +53,12 @@ type generateRequest struct {
 	MaxTokens           *int            `json:"max_tokens"`
 	MaxCompletionTokens *int            `json:"max_completion_tokens"`
 	N                   *int            `json:"n"`
+	Logprobs            json.RawMessage `json:"logprobs"` // chat: a boolean; completions: how many alternatives
+	TopLogprobs         int             `json:"top_logprobs"`
+	Tools               json.RawMessage `json:"tools"`
+	ToolChoice          json.RawMessage `json:"tool_choice"`
+	ParallelToolCalls   *bool           `json:"parallel_tool_calls"`
+	ResponseFormat      *responseFormat `json:"response_format"`
 	Stream              bool            `json:"stream"`
 	StreamOptions       struct {
 		IncludeUsage bool `json:"include_usage"`
@@ -49,18 +66,16 @@ type generateRequest struct {
 }
 
 type message struct {
+	Role    string          `json:"role"`
 	Content json.RawMessage `json:"content"`
 }
 
-// job is a checked generation: what the scheduler and the writer need.
-type job struct {
-	chat         bool
-	stream       bool
-	includeUsage bool
-	promptTokens int
-	outTokens    int
-	finish       string // finish_reason: "length" when the limit ended it
-	seed         uint64
+// responseFormat asks for JSON.
+type responseFormat struct {
+	Type       string `json:"type"` // text, json_object or json_schema
+	JSONSchema struct {
+		Schema json.RawMessage `json:"schema"`
+	} `json:"json_schema"`
 }
 
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
@@ -92,39 +107,103 @@ func (e *engine) parseGenerate(body []byte, chat bool) (job, error) {
 	if err := json.Unmarshal(body, &q); err != nil {
 		return job{}, badRequest("the body is not a request: %v", err)
 	}
-	if err := e.checkModel(q.Model); err != nil {
-		return job{}, err
-	}
-	if q.N != nil && *q.N != 1 {
-		return job{}, badRequest("n must be 1 on this engine, not %d", *q.N)
-	}
-	j := job{chat: chat, stream: q.Stream, includeUsage: q.StreamOptions.IncludeUsage, finish: "length"}
-	in, err := q.input(chat)
+	use, err := chatTools(q.Tools, q.ToolChoice, q.ParallelToolCalls)
 	if err != nil {
 		return job{}, err
 	}
-	j.promptTokens = max(1, in.tokens)
-	j.seed = mix(e.cfg.Seed ^ in.hash)
-	limit := q.MaxCompletionTokens
-	if limit == nil {
-		limit = q.MaxTokens
+	return e.plan(&q, chat, &use)
+}
+
+// plan decides what a request gets.
+func (e *engine) plan(q *generateRequest, chat bool, use *toolUse) (job, error) {
+	if err := e.checkModel(q.Model); err != nil {
+		return job{}, err
 	}
-	room := e.cfg.MaxModelTokens - j.promptTokens
+	j := job{chat: chat, stream: q.Stream, includeUsage: q.StreamOptions.IncludeUsage, choices: 1}
+	if q.N != nil {
+		j.choices = *q.N
+	}
+	if j.choices < 1 || j.choices > maxChoices {
+		return job{}, badParam("n", "n must be 1 to %d, not %d", maxChoices, j.choices)
+	}
+	if err := j.readLogprobs(q); err != nil {
+		return job{}, err
+	}
+	in, last, err := q.input(chat)
+	if err != nil {
+		return job{}, err
+	}
+	if j.fault, err = e.faultOf(last); err != nil {
+		return job{}, err
+	}
+	j.promptTokens = max(1, in.tokens+tokensOf(use.bytes))
+	j.seed = mix(e.cfg.Seed ^ in.hash)
+	natural, finish := naturalTokens(j.seed), "stop"
+	if calls := use.calls(last, j.seed); len(calls) > 0 {
+		j.pieces, finish = callPieces(calls), "tool_calls"
+	} else if q.ResponseFormat != nil {
+		j.pieces = q.ResponseFormat.pieces(j.seed)
+	}
+	if j.pieces != nil {
+		natural = len(j.pieces)
+	}
+	return j, e.limit(&j, q, natural, finish)
+}
+
+// limit decides how much is said. Words go on to a limit that is given; what
+// has an end of its own ends there.
+func (e *engine) limit(j *job, q *generateRequest, natural int, finish string) error {
+	param, limit := "max_completion_tokens", q.MaxCompletionTokens
+	if limit == nil {
+		param, limit = "max_tokens", q.MaxTokens
+	}
+	room := (e.cfg.MaxModelTokens - j.promptTokens) / j.choices
 	switch {
 	case limit != nil && *limit < 1:
-		return job{}, badRequest("max_tokens must be at least 1, not %d", *limit)
+		return badParam(param, "max_tokens must be at least 1, not %d", *limit)
 	case room < 1 || limit != nil && min(*limit, maxOutputHint) > room:
-		return job{}, badRequest("this model's maximum context length is %d tokens; the prompt has %d and the output asked for does not fit beside it",
+		return badRequest("this model's maximum context length is %d tokens; the prompt has %d and the output asked for does not fit beside it",
 			e.cfg.MaxModelTokens, j.promptTokens)
+	case limit != nil && j.pieces == nil:
+		j.outTokens, j.finish = *limit, "length"
+		return nil
 	case limit != nil:
-		j.outTokens = *limit
-	default:
-		j.outTokens, j.finish = naturalTokens(j.seed), "stop"
-		if j.outTokens > room {
-			j.outTokens, j.finish = room, "length"
-		}
+		room = *limit
 	}
-	return j, nil
+	j.outTokens, j.finish = natural, finish
+	if j.outTokens > room {
+		j.outTokens, j.finish = room, "length"
+	}
+	return nil
+}
+
+// readLogprobs reads the two forms of the field.
+func (j *job) readLogprobs(q *generateRequest) error {
+	switch text := string(q.Logprobs); {
+	case text == "" || text == "null" || text == "false":
+	case text == "true":
+		j.logprobs, j.top = true, q.TopLogprobs
+	default:
+		if j.chat || json.Unmarshal(q.Logprobs, &j.top) != nil {
+			return badParam("logprobs", "logprobs must be a boolean in chats and a number in completions")
+		}
+		j.logprobs = true
+	}
+	if j.top < 0 || j.top > maxTop {
+		return badParam("top_logprobs", "not more than %d alternatives are told", maxTop)
+	}
+	return nil
+}
+
+// pieces is the JSON that the format asks for, nil for plain text.
+func (f *responseFormat) pieces(seed uint64) []piece {
+	switch f.Type {
+	case "json_object":
+		return cut(nil, nil, madeFrom(json.RawMessage(`{"properties":{"answer":{"type":"string"}}}`), seed))
+	case "json_schema":
+		return cut(nil, nil, madeFrom(f.JSONSchema.Schema, seed))
+	}
+	return nil
 }
 
 // input is the size and the identity of a prompt.
@@ -133,29 +212,34 @@ type input struct {
 	hash   uint64
 }
 
-func (q *generateRequest) input(chat bool) (input, error) {
+// input also returns the text in which markers are looked for: the prompt, or
+// the last message if it is the user's.
+func (q *generateRequest) input(chat bool) (in input, last []byte, err error) {
 	if !chat {
 		ins, err := parseInputs(q.Prompt)
 		if err != nil {
-			return input{}, badRequest("prompt %v", err)
+			return input{}, nil, badParam("prompt", "prompt %v", err)
 		}
 		if len(ins) != 1 {
-			return input{}, badRequest("prompt must be one prompt on this engine, not %d", len(ins))
+			return input{}, nil, badParam("prompt", "prompt must be one prompt on this engine, not %d", len(ins))
 		}
-		return ins[0], nil
+		return ins[0], q.Prompt, nil
 	}
 	if len(q.Messages) == 0 {
-		return input{}, badRequest("messages must not be empty")
+		return input{}, nil, badParam("messages", "messages must not be empty")
 	}
 	size, hash := 0, xxhash.New()
 	for i, m := range q.Messages {
 		n, err := contentBytes(m.Content, hash)
 		if err != nil {
-			return input{}, badRequest("messages[%d].content %v", i, err)
+			return input{}, nil, badParam("messages", "messages[%d].content %v", i, err)
 		}
 		size += n
 	}
-	return input{tokens: tokensOf(size), hash: hash.Sum64()}, nil
+	if m := q.Messages[len(q.Messages)-1]; m.Role == "user" {
+		last = m.Content // as JSON: markers need no escapes
+	}
+	return input{tokens: tokensOf(size), hash: hash.Sum64()}, last, nil
 }
 
 // contentBytes counts and hashes a message's text: a string, null, or a list of

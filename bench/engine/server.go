@@ -13,6 +13,24 @@ func (e *engine) routes() http.Handler {
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { e.generate(w, r, true) })
 	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) { e.generate(w, r, false) })
 	mux.HandleFunc("POST /v1/embeddings", e.embeddings)
+	mux.HandleFunc("POST /v1/responses", e.responses)
+	mux.HandleFunc("GET /v1/responses/{id}", e.getResponse)
+	mux.HandleFunc("DELETE /v1/responses/{id}", e.deleteResponse)
+	mux.HandleFunc("POST /v1/responses/{id}/cancel", e.cancelResponse)
+	for _, path := range []string{"/rerank", "/v1/rerank"} {
+		mux.HandleFunc("POST "+path, e.rerank)
+	}
+	for _, path := range []string{"/score", "/v1/score"} {
+		mux.HandleFunc("POST "+path, e.score)
+	}
+	mux.HandleFunc("POST /tokenize", e.tokenize)
+	mux.HandleFunc("POST /detokenize", e.detokenize)
+	mux.HandleFunc("POST /v1/audio/transcriptions", e.transcribe)
+	mux.HandleFunc("POST /v1/audio/translations", e.transcribe)
+	if e.cfg.Messages {
+		mux.HandleFunc("POST /v1/messages", e.messages)
+		mux.HandleFunc("POST /v1/messages/count_tokens", e.countTokens)
+	}
 	mux.HandleFunc("GET /v1/models", e.models)
 	mux.HandleFunc("GET /health", e.health)
 	mux.HandleFunc("GET /metrics", e.metrics)
@@ -24,28 +42,37 @@ func (e *engine) routes() http.Handler {
 
 // writeError answers with err; a plain error is one of ours about the engine's state.
 func (e *engine) writeError(w http.ResponseWriter, err error) {
-	var a *apiError
-	switch {
-	case errors.As(err, &a):
-	case errors.Is(err, errQueueFull):
-		e.stats.refused.Add(1)
-		a = &apiError{status: 503, kind: "ServiceUnavailableError", message: "the waiting queue is full", retryS: 1}
-	case errors.Is(err, errAsleep), errors.Is(err, errLoading), errors.Is(err, errStopped):
-		a = &apiError{status: 503, kind: "ServiceUnavailableError", message: "the engine is " + e.phase().String(), retryS: 1}
-		if errors.Is(err, errStopped) {
-			a.message = "the engine is stopping"
-		}
-	case errors.Is(err, errLevel):
-		a = badRequest("%v", err)
-	default:
-		a = &apiError{status: 500, kind: "InternalServerError", message: err.Error()}
+	a := e.asAPIError(err)
+	var param any // null without one
+	if a.param != "" {
+		param = a.param
 	}
 	if a.retryS > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(a.retryS))
 	}
 	writeJSON(w, a.status, map[string]any{"error": map[string]any{
-		"message": a.message, "type": a.kind, "param": nil, "code": a.status,
+		"message": a.message, "type": a.kind, "param": param, "code": a.status,
 	}})
+}
+
+// asAPIError is err as it is told; a plain error is one of ours about the
+// engine's state.
+func (e *engine) asAPIError(err error) *apiError {
+	var a *apiError
+	switch {
+	case errors.As(err, &a):
+		return a
+	case errors.Is(err, errQueueFull):
+		e.stats.refused.Add(1)
+		return &apiError{status: 503, kind: "ServiceUnavailableError", message: "the waiting queue is full", retryS: 1}
+	case errors.Is(err, errStopped):
+		return &apiError{status: 503, kind: "ServiceUnavailableError", message: "the engine is stopping", retryS: 1}
+	case errors.Is(err, errAsleep), errors.Is(err, errLoading):
+		return &apiError{status: 503, kind: "ServiceUnavailableError", message: "the engine is " + e.phase().String(), retryS: 1}
+	case errors.Is(err, errLevel):
+		return badRequest("%v", err)
+	}
+	return &apiError{status: 500, kind: "InternalServerError", message: err.Error()}
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

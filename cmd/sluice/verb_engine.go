@@ -36,6 +36,8 @@ func newEngineCmd() *cobra.Command {
 	f.Uint64Var(&cfg.Seed, "seed", cfg.Seed, "of the text")
 	f.IntVar(&cfg.StreamInterval, "stream-interval", cfg.StreamInterval, "tokens of a streamed chunk")
 	f.IntVar(&cfg.EmbeddingDims, "embedding-dims", cfg.EmbeddingDims, "length of an embedding")
+	f.BoolVar(&cfg.Messages, "messages", false, "speak Anthropic's Messages API too")
+	f.BoolVar(&cfg.Faults, "faults", false, "let requests ask for faults (\"fault:KIND\" in the last message), for tests")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := memoryFlags(c, active, resident, &cfg.ActiveBytes, &cfg.ResidentBytes); err != nil {
 			return err
