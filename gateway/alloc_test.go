@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"os"
 	"testing"
+
+	"sluice/gateway/sink"
 )
 
 // steadyEngine answers every request with the same bytes and allocates nothing.
@@ -62,9 +65,9 @@ func (x *exchanger) run() {
 	}
 }
 
-func steady(t *testing.T, answer, request, end string) *exchanger {
+func steady(t *testing.T, answer, request, end string, records *sink.Sink) *exchanger {
 	f := open(t, keyring{hashOf("sk-1"): {ID: "k", Tenant: "t", Limits: Limits{Concurrent: 9, RequestsPerMin: 1 << 30}}}, nil, steadyEngine(t, answer))
-	f.srv.deps.Observer = noObserver{}
+	f.srv.deps.Observer, f.srv.deps.Records = noObserver{}, records
 	return &exchanger{t, f.raw(""), []byte(request), []byte(end), make([]byte, 64<<10)}
 }
 
@@ -76,14 +79,17 @@ func TestAllocations(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	events := delta("a") + delta("b") + finishEvent + usageEvent + doneEvent
+	told := openSink(t, sink.Config{LogFile: os.DevNull, LogSample: 1e-12}) // a record is filled and goes back to its pool
 	for _, c := range []struct {
 		name, answer, body, end string
+		records                 *sink.Sink
 		most                    float64
 	}{
-		{"plain", plainReply, chat, jsonAnswer[len(jsonAnswer)-20:], 0},
-		{"stream", sseHead + chunk(events) + "0\r\n\r\n", chatStream, "0\r\n\r\n", 0},
+		{"plain", plainReply, chat, jsonAnswer[len(jsonAnswer)-20:], nil, 0},
+		{"stream", sseHead + chunk(events) + "0\r\n\r\n", chatStream, "0\r\n\r\n", nil, 0},
+		{"plain, with access log", plainReply, chat, jsonAnswer[len(jsonAnswer)-20:], told, 0},
 	} {
-		x := steady(t, c.answer, post("/v1/chat/completions", c.body, "Authorization: Bearer sk-1"), c.end)
+		x := steady(t, c.answer, post("/v1/chat/completions", c.body, "Authorization: Bearer sk-1"), c.end, c.records)
 		for range 50 {
 			x.run()
 		}

@@ -143,6 +143,7 @@ func (k *call) write(p []byte) bool {
 		return true
 	}
 	k.moveDeadline()
+	k.told.sent += int64(len(p))
 	if _, err := k.conn.Conn.Write(p); err != nil {
 		k.outcome = slo.ClientGone
 		k.closing, k.stopped = true, true
@@ -168,6 +169,7 @@ func (k *call) appendHead(length int64, events bool) {
 	http11 := k.ctx.Request.Header.IsHTTP11()
 	k.chunked = length < 0 && http11
 	k.closing = k.closing || k.srv.draining.Load() || k.ctx.Request.Header.ConnectionClose() || !http11
+	k.told.status = x.Status()
 	b := append(k.out[:0], "HTTP/1.1 "...)
 	b = strconv.AppendInt(b, int64(x.Status()), 10)
 	b = append(b, ' ')

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"sluice/gateway/record"
 	"sluice/gateway/relay"
 	"sluice/gateway/wire"
 	"sluice/router"
@@ -46,10 +47,11 @@ type attempt struct {
 	kept    int           // those, and the beginning of an event behind them
 	aside   []byte        // those bytes, while there is no buffer
 
-	events bool      // the answer is an event stream
-	opaque bool      // the answer is encoded: nothing in it can be read
-	first  time.Time // first token, or first byte of an answer that does not stream
-	last   time.Time // last token
+	told   *record.Try // nil: no record is kept
+	events bool        // the answer is an event stream
+	opaque bool        // the answer is encoded: nothing in it can be read
+	first  time.Time   // first token, or first byte of an answer that does not stream
+	last   time.Time   // last token
 }
 
 // begin makes the attempt ready for another replica, keeping its buffers.
@@ -83,6 +85,7 @@ func (a *attempt) acquire() error {
 // release ends the exchange and gives the charge back, if there is one.
 func (a *attempt) release(outcome slo.Outcome) {
 	k := a.call
+	a.noteEnd(outcome)
 	k.srv.client.Finish(&a.exchange)
 	a.giveBack()
 	if !a.charged {
@@ -100,6 +103,14 @@ func (a *attempt) ttftMs() float64 {
 		return 0
 	}
 	return float64(a.first.Sub(a.call.arrived)) / float64(time.Millisecond)
+}
+
+// itlMs is the mean time between the tokens of a stream.
+func (a *attempt) itlMs(outputTokens int) float64 {
+	if n := max(outputTokens, a.stream.Content); n > 1 && a.last.After(a.first) && a.call.head.Stream {
+		return float64(a.last.Sub(a.first)) / float64(time.Millisecond) / float64(n-1)
+	}
+	return 0
 }
 
 // tokens is what the engine said, else an estimate: bytes of the prompt, events with content.

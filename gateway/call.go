@@ -7,6 +7,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"sluice/gateway/record"
 	"sluice/gateway/wire"
 	"sluice/router"
 	"sluice/slo"
@@ -37,7 +38,8 @@ type call struct {
 	exclude  [maxTries]string
 
 	at      *attempt // the try whose answer counts; never nil
-	attempt attempt  // the call's own, used one after the other for all tries that nobody races
+	told    told
+	attempt attempt // the call's own, used one after the other for all tries that nobody races
 	out     []byte
 	prefix  []uint64
 
@@ -68,6 +70,7 @@ func (k *call) begin(ctx *fasthttp.RequestCtx, c *clientConn) {
 	k.wrote = k.arrived
 	k.outcome = slo.Internal // until something is decided
 	k.readID()
+	k.openRecord()
 	c.busy.Store(true)
 	k.srv.books.inFlight.Add(1)
 	_ = ctx.SetWriteDeadline(k.arrived.Add(ms(k.srv.cfg.ClientWriteMs))) // also makes fasthttp flush; see clientConn
@@ -85,6 +88,7 @@ func (k *call) end() {
 	if k.books != nil {
 		k.bookIt()
 	}
+	k.closeRecord()
 	if k.direct {
 		k.conn.swallow = true
 		if k.closing {
@@ -101,6 +105,7 @@ func (k *call) end() {
 func (k *call) reset() {
 	k.ctx, k.conn, k.key, k.model, k.books, k.account = nil, nil, Key{}, nil, nil, nil
 	k.ask, k.exclude = router.Request{}, [maxTries]string{}
+	k.told = told{}
 	k.at = &k.attempt
 	k.at.reset()
 	k.id, k.out, k.prefix = k.id[:0], k.out[:0], k.prefix[:0]
@@ -138,18 +143,13 @@ func (k *call) bookIt() {
 		TTFTMs: k.at.ttftMs(), E2EMs: msSince(k.arrived),
 	}
 	sample.InputTokens, sample.OutputTokens = k.at.tokens()
-	if n, a := max(sample.OutputTokens, k.at.stream.Content), k.at; n > 1 && a.last.After(a.first) && k.head.Stream {
-		sample.ITLMs = float64(a.last.Sub(a.first)) / float64(time.Millisecond) / float64(n-1)
-	}
+	sample.ITLMs = k.at.itlMs(sample.OutputTokens)
 	k.books.finished(&sample)
 	if k.observed {
 		k.books.inFlight.Add(-1)
 		k.srv.deps.Observer.Finished(sample)
 	}
 }
-
-// maxIDBytes bounds a client's request id.
-const maxIDBytes = 128
 
 // readID takes the client's x-request-id if its form is harmless, else makes one.
 func (k *call) readID() {
@@ -158,24 +158,27 @@ func (k *call) readID() {
 		k.id = append(k.id[:0], sent...)
 		return
 	}
-	k.id = append(k.id[:0], "req_"...)
+	k.id = appendNewID(k.id[:0])
+}
+
+func appendNewID(dst []byte) []byte {
+	dst = append(dst, "req_"...)
 	const digits = "0123456789abcdef"
 	for range 2 {
 		for r, i := rand.Uint64(), 0; i < 16; i++ {
-			k.id = append(k.id, digits[r&15])
+			dst = append(dst, digits[r&15])
 			r >>= 4
 		}
 	}
+	return dst
 }
 
 func validID(b []byte) bool {
-	if len(b) == 0 || len(b) > maxIDBytes {
+	if len(b) == 0 || len(b) > record.MaxIDBytes {
 		return false
 	}
 	for _, ch := range b {
-		switch {
-		case ch-'0' <= 9, ch-'a' <= 25, ch-'A' <= 25, ch == '-', ch == '_', ch == '.', ch == ':':
-		default:
+		if !record.PlainID(ch) {
 			return false
 		}
 	}

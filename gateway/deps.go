@@ -6,6 +6,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"sluice/gateway/sink"
 	"sluice/router"
 	"sluice/router/own"
 	"sluice/slo"
@@ -81,6 +82,7 @@ type Deps struct {
 	Ready    func() bool  // more conditions for /readyz; nil: none
 	// UpstreamAuth returns the Authorization header for a replica, empty for none; nil: none for any.
 	UpstreamAuth func(replicaID string) string
+	Records      *sink.Sink // access log and traces; nil: none. The caller closes it after Shutdown
 }
 
 type noKeys struct{}

@@ -89,6 +89,7 @@ func (k *call) answer(status int, body []byte) {
 	h.SetContentType("application/json")
 	h.SetBytesV("X-Request-Id", k.id)
 	k.ctx.Response.SetBody(body)
+	k.told.status, k.told.sent = status, k.told.sent+int64(len(body))
 	if k.srv.draining.Load() {
 		k.ctx.SetConnectionClose()
 	}
@@ -105,6 +106,7 @@ func (k *call) refuseParam(status int, code, message, param string, retryAfterMs
 		seconds := max(1, (retryAfterMs+999)/1000)
 		k.ctx.Response.Header.Set("Retry-After", strconv.FormatInt(seconds, 10))
 	}
+	k.told.code = code
 	k.out = k.endpoint.dialect.appendError(k.out[:0], wire.Error{Message: message, Type: errorType(status), Param: param, Code: code})
 	k.answer(status, k.out)
 }

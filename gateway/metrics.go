@@ -69,6 +69,7 @@ func (s *Server) writeRelayCounters(w io.Writer) {
 	} {
 		metrics.WriteCounterUint64(w, "sluice_gateway_upstream_"+c.name+"_total", c.n)
 	}
+	s.writeRecordCounters(w)
 }
 
 // of returns the books of a model, made when it is first asked for. name is a model of the table, or unknownModel.

@@ -264,7 +264,9 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	ctx.Response.Reset()
 	ctx.Response.SetStatusCode(status)
 	ctx.Response.Header.SetContentType("application/json")
-	ctx.Response.SetBody(wire.AppendError(nil, wire.Error{Message: text, Type: errorType(status), Code: code}))
+	body := wire.AppendError(nil, wire.Error{Message: text, Type: errorType(status), Code: code})
+	ctx.Response.SetBody(body)
+	s.recordUnreadable(ctx, status, code, len(body))
 }
 
 // stranger reports that a request that could be read up to its body has no good key.

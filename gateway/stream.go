@@ -176,6 +176,7 @@ func (k *call) breakEvents(err error) {
 func (k *call) sendError(e wire.Error) {
 	a := k.at
 	a.held, a.kept, a.aside = 0, 0, a.aside[:0]
+	k.told.code = e.Code
 	n := 0
 	if a.stream.Torn {
 		n = copy(a.body(), "\n\n") // ends the event whose beginning has gone out

@@ -35,12 +35,14 @@ func (f *failure) set(status int, outcome slo.Outcome, code, message string) {
 func (k *call) try() (again bool) {
 	a := k.at
 	a.begin()
+	a.noteBegin()
 	a.prepare()
 	a.exchange.Begin()
 	k.conn.attach(&a.exchange)
 	if err := k.srv.client.Do(&a.exchange, &a.upstream); err != nil {
 		return k.lost(err)
 	}
+	a.noteHead()
 	switch status := a.exchange.Status(); {
 	case status >= 200 && status < 300:
 		return k.relay()
@@ -78,8 +80,7 @@ func (a *attempt) prepare() {
 	h = append(h, "\r\nX-Forwarded-For: "...)
 	h = append(h, k.conn.peer...)
 	h = append(h, "\r\n"...)
-	h = appendHeader(h, "Traceparent: ", k.ctx.Request.Header.Peek("Traceparent"))
-	h = appendHeader(h, "Tracestate: ", k.ctx.Request.Header.Peek("Tracestate"))
+	h = k.appendTrace(h)
 	if auth := k.srv.deps.UpstreamAuth(a.replica.ID); auth != "" {
 		h = append(h, "Authorization: "...)
 		h = append(h, auth...)
@@ -90,24 +91,6 @@ func (a *attempt) prepare() {
 		Addr: a.replica.Addr, Method: "POST", Path: k.endpoint.path, Header: h, Body: a.parts,
 		FirstByteTimeout: max(time.Until(k.deadline), time.Millisecond),
 	}
-}
-
-// maxHeaderValue bounds the client headers that are passed on.
-const maxHeaderValue = 512
-
-// appendHeader passes a client's header on if its value is printable ASCII and short.
-func appendHeader(dst []byte, name string, value []byte) []byte {
-	if len(value) == 0 || len(value) > maxHeaderValue {
-		return dst
-	}
-	for _, ch := range value {
-		if ch < ' ' || ch > '~' {
-			return dst
-		}
-	}
-	dst = append(dst, name...)
-	dst = append(dst, value...)
-	return append(dst, "\r\n"...)
 }
 
 // lost classifies a failure of the exchange before any byte of its answer went to the client.
@@ -196,7 +179,7 @@ func retryAfter(value []byte, now time.Time) int64 {
 // tellFailure answers with the failure that was kept.
 func (k *call) tellFailure() {
 	f := &k.at.failure
-	k.outcome = f.outcome
+	k.outcome, k.told.code = f.outcome, f.code
 	if len(f.body) == 0 {
 		k.refuseParam(f.status, f.code, f.message, "", f.retryAfterS*1000)
 		return
