@@ -40,6 +40,7 @@ type Head struct {
 	empty        bool // the body is {}
 	usage        Span // the value of stream_options.include_usage
 	escaped      bool // the model was written with escapes
+	form         bool // the body is multipart/form-data
 	seen         field
 	scratch      [MaxModelBytes + 8]byte
 }
@@ -133,7 +134,7 @@ func (h *Head) Scan(body []byte) error {
 func (h *Head) reset() {
 	h.Model, h.ModelSpan, h.Stream, h.MaxTokens, h.N = nil, Span{}, false, 0, 1
 	h.IncludeUsage, h.Prompt, h.open, h.options = false, Span{}, 0, Span{}
-	h.optionsEmpty, h.optionsNull, h.empty, h.usage, h.escaped, h.seen = false, false, false, Span{}, false, 0
+	h.optionsEmpty, h.optionsNull, h.empty, h.usage, h.escaped, h.form, h.seen = false, false, false, Span{}, false, false, 0
 }
 
 func (h *Head) member(c *cursor, name []byte) error {

@@ -4,7 +4,7 @@ package wire
 type Edits struct {
 	// Model replaces the model's name when it is not empty and differs, or when the client wrote it with escapes.
 	Model string
-	// IncludeUsage makes stream_options.include_usage true, whatever the client said; the other options stay.
+	// IncludeUsage makes stream_options.include_usage true, whatever the client said; the other options stay. Forms have none.
 	IncludeUsage bool
 }
 
@@ -23,11 +23,15 @@ func (h *Head) AppendEdits(parts [][]byte, scratch, body []byte, e Edits) ([][]b
 	n := 0
 	if e.Model != "" && h.ModelSpan.Len() > 0 && (h.escaped || string(h.Model) != e.Model) {
 		from := len(scratch)
-		scratch = AppendQuoted(scratch, e.Model)
+		if h.form {
+			scratch = append(scratch, e.Model...)
+		} else {
+			scratch = AppendQuoted(scratch, e.Model)
+		}
 		cuts[n] = cut{h.ModelSpan, Span{from, len(scratch)}}
 		n++
 	}
-	if e.IncludeUsage && !h.IncludeUsage {
+	if e.IncludeUsage && !h.IncludeUsage && !h.form {
 		from := len(scratch)
 		var at Span
 		at, scratch = h.usageEdit(scratch)
