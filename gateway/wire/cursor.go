@@ -65,31 +65,18 @@ func (c *cursor) bad() flaw {
 }
 
 // str steps over the string that begins at the cursor and returns what stands between the quotes, escapes included.
-// It jumps from quote to quote: long text costs what bytes.IndexByte costs.
 func (c *cursor) str() ([]byte, flaw) {
 	if c.i >= len(c.b) || c.b[c.i] != '"' {
 		return nil, c.bad()
 	}
 	start := c.i + 1
-	at := start
-	for {
-		k := bytes.IndexByte(c.b[at:], '"')
-		if k < 0 {
-			c.i = len(c.b)
-			return nil, flawTruncated
-		}
-		k += at
-		// A quote is escaped after an odd run of backslashes. Each run is counted once: the next search begins behind it.
-		n := 0
-		for k-n > start && c.b[k-1-n] == '\\' {
-			n++
-		}
-		if n&1 == 0 {
-			c.i = k + 1
-			return c.b[start:k], flawNone
-		}
-		at = k + 1
+	end := stringEnd(c.b, start)
+	if end < 0 {
+		c.i = len(c.b)
+		return nil, flawTruncated
 	}
+	c.i = end
+	return c.b[start : end-1], flawNone
 }
 
 // literal steps over true, false or null.
@@ -166,76 +153,91 @@ func (c *cursor) scalar() flaw {
 	return flawSyntax
 }
 
-// value steps over any value. It keeps one bit a level instead of recursing.
+// value steps over any value. It keeps one bit a level instead of recursing, and the place in a local variable: this
+// loop is what a prompt of many short messages costs.
 func (c *cursor) value() flaw {
 	var inObject [MaxDepth / 64]uint64
-	depth := 0
-	for {
-		// A value begins here.
-		ch := c.peek()
-		closed := false
-		if ch == '{' || ch == '[' {
-			if depth == MaxDepth {
-				return flawDepth
-			}
-			bit := uint64(1) << (depth & 63)
-			if ch == '{' {
-				inObject[depth>>6] |= bit
-			} else {
-				inObject[depth>>6] &^= bit
-			}
-			depth++
-			c.i++
-			if next := c.peek(); next == ch+2 { // '{'+2 is '}', '['+2 is ']'
-				closed = true
-			} else if ch == '{' {
-				if f := c.key(); f != flawNone {
-					return f
-				}
-				continue
-			} else {
-				continue
-			}
-		} else if f := c.scalar(); f != flawNone {
+	b, i, depth, object := c.b, c.i, 0, false
+value:
+	if i = spaceEnd(b, i); i >= len(b) {
+		return c.stop(i)
+	}
+	switch ch := b[i]; ch {
+	case '"':
+		end := stringEnd(b, i+1)
+		if end < 0 {
+			return c.stop(len(b))
+		}
+		i = end
+	case '{', '[':
+		if depth == MaxDepth {
+			c.i = i
+			return flawDepth
+		}
+		bit := uint64(1) << (depth & 63)
+		if object = ch == '{'; object {
+			inObject[depth>>6] |= bit
+		} else {
+			inObject[depth>>6] &^= bit
+		}
+		depth++
+		if i = spaceEnd(b, i+1); i < len(b) && b[i] == ch+2 { // '{'+2 is '}', '['+2 is ']'
+			goto closing
+		}
+		if object {
+			goto key
+		}
+		goto value
+	default:
+		c.i = i
+		if f := c.scalar(); f != flawNone {
 			return f
 		}
-		// A value ended here, or a container is about to.
-		for {
-			if depth == 0 {
-				return flawNone
-			}
-			object := inObject[(depth-1)>>6]&(1<<((depth-1)&63)) != 0
-			ch := c.peek()
-			if ch == ',' && !closed {
-				c.i++
-				if object {
-					if f := c.key(); f != flawNone {
-						return f
-					}
-				}
-				break
-			}
-			if (object && ch != '}') || (!object && ch != ']') {
-				return c.bad()
-			}
-			c.i++
-			depth--
-			closed = false
-		}
+		i = c.i
 	}
+after: // a value
+	if depth == 0 {
+		c.i = i
+		return flawNone
+	}
+	if i = spaceEnd(b, i); i >= len(b) {
+		return c.stop(i)
+	}
+	switch ch := b[i]; {
+	case ch == ',':
+		i++
+		if object {
+			goto key
+		}
+		goto value
+	case object && ch == '}', !object && ch == ']':
+		goto closing
+	}
+	return c.stop(i)
+closing:
+	i++
+	depth--
+	object = depth > 0 && inObject[(depth-1)>>6]&(1<<((depth-1)&63)) != 0
+	goto after
+key:
+	if i = spaceEnd(b, i); i >= len(b) || b[i] != '"' {
+		return c.stop(i)
+	}
+	end := stringEnd(b, i+1)
+	if end < 0 {
+		return c.stop(len(b))
+	}
+	if i = spaceEnd(b, end); i >= len(b) || b[i] != ':' {
+		return c.stop(i)
+	}
+	i++
+	goto value
 }
 
-// key steps over a member's name and its colon.
-func (c *cursor) key() flaw {
-	c.space()
-	if _, f := c.str(); f != flawNone {
-		return f
-	}
-	if c.peek() != ':' {
-		return c.bad()
-	}
-	c.i++
-	return flawNone
+// stop leaves the cursor at an unexpected byte or the end.
+func (c *cursor) stop(i int) flaw {
+	c.i = i
+	return c.bad()
 }
 
 // member steps to the next member of an object whose opening brace has been passed, and leaves the cursor at its

@@ -34,6 +34,11 @@ func (s *UsageScanner) Feed(p []byte) {
 			i += n
 			continue
 		}
+		if s.depth > 1 && !s.taking {
+			if i = numbersEnd(p, i); i == len(p) {
+				break
+			}
+		}
 		ch := p[i]
 		if s.taking {
 			s.take(p[i : i+1])
