@@ -22,9 +22,12 @@ type Event struct {
 	Finish    bool // a choice ended
 	NoChoices bool // choices is absent, null or empty
 	Malformed bool // neither the end marker nor a JSON object
+	Typed     bool // it says in a member called type what it is, as those of OpenAI's responses do
 	Usage     Usage
 	// Message is an error's message: what stands between the quotes in the event's data, escapes included.
 	Message []byte
+	ID      []byte // of the response that a typed event tells of, as written; it lives as long as the data
+	kind    eventKind
 }
 
 // UsageOnly reports that the event has nothing for a client that did not ask for usage.
@@ -56,7 +59,8 @@ func ReadEvent(name, data []byte) Event {
 			return ev
 		}
 		if !more {
-			ev.Opening = !ev.NoChoices && !ev.Content && !ev.Finish && !ev.Error && !ev.Usage.Known
+			ev.classify()
+			ev.Opening = (ev.kind == kindOpening || !ev.NoChoices) && !ev.Content && !ev.Finish && !ev.Error && !ev.Usage.Known
 			return ev
 		}
 	}
@@ -82,10 +86,17 @@ func (ev *Event) member(c *cursor, key []byte) flaw {
 			}
 			return f
 		}
+	case "response":
+		if c.peek() == '{' {
+			return ev.response(c)
+		}
 	case "object", "type":
 		if c.peek() == '"' {
 			text, f := c.str()
 			ev.Error = ev.Error || string(text) == "error"
+			if string(key) == "type" {
+				ev.kind = kindOf(text)
+			}
 			return f
 		}
 	}
@@ -225,9 +236,13 @@ func (c *cursor) filled() (bool, flaw) {
 // read reads the usage object at the cursor, by the names of both of OpenAI's APIs. Details below are stepped over.
 func (u *Usage) read(c *cursor) flaw {
 	c.i++
+	total := -1
 	for first := true; ; first = false {
 		key, more, f := c.member(first)
 		if f != flawNone || !more {
+			if total >= 0 && !u.Known {
+				u.Input, u.Known = total, true
+			}
 			return f
 		}
 		var n int
@@ -240,6 +255,8 @@ func (u *Usage) read(c *cursor) flaw {
 			if n, f = c.count(); n >= 0 {
 				u.Output, u.Known = n, true
 			}
+		case "total_tokens": // all that some rerankers say
+			total, f = c.count()
 		default:
 			f = c.value()
 		}

@@ -32,6 +32,8 @@ type Stream struct {
 	Fault     string // and this is its message
 	Loose     bool   // lines outside of events went on: comments
 	Torn      bool   // the last bytes sent are the beginning of an event
+	Typed     bool   // events say what they are, and the last of them ends the stream: there is no [DONE]
+	ID        []byte // of the response, when events told it
 
 	framer   Framer
 	dropTail bool // an LF that belongs to dropped bytes may follow
@@ -44,7 +46,7 @@ func (s *Stream) Begun() bool { return s.Loose || s.Torn || s.Events > s.Opening
 func (s *Stream) Reset() {
 	f := s.framer
 	f.Reset()
-	*s = Stream{framer: f}
+	*s = Stream{framer: f, ID: s.ID[:0]}
 }
 
 // Feed takes the bytes kept last time, buf[:kept], and new ones behind them. On return buf[:send] is to be sent now
@@ -117,6 +119,10 @@ func (s *Stream) event(size int) (drop int) {
 	}
 	if ev.Malformed {
 		s.Malformed++
+	}
+	s.Typed = s.Typed || ev.Typed
+	if ev.Typed && len(s.ID) == 0 && len(ev.ID) <= MaxResponseIDBytes {
+		s.ID = append(s.ID, ev.ID...)
 	}
 	s.Done = s.Done || ev.Done
 	s.Finish = s.Finish || ev.Finish
