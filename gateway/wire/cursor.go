@@ -153,10 +153,23 @@ func (c *cursor) scalar() flaw {
 	return flawSyntax
 }
 
+// nesting holds one bit a level: whether it is an object.
+type nesting [MaxDepth / 64]uint64
+
+func (n *nesting) push(depth int, object bool) {
+	bit := uint64(1) << (depth & 63)
+	n[depth>>6] &^= bit
+	if object {
+		n[depth>>6] |= bit
+	}
+}
+
+func (n *nesting) object(depth int) bool { return n[depth>>6]&(1<<(depth&63)) != 0 }
+
 // value steps over any value. It keeps one bit a level instead of recursing, and the place in a local variable: this
 // loop is what a prompt of many short messages costs.
 func (c *cursor) value() flaw {
-	var inObject [MaxDepth / 64]uint64
+	var above nesting
 	b, i, depth, object := c.b, c.i, 0, false
 value:
 	if i = spaceEnd(b, i); i >= len(b) {
@@ -174,12 +187,8 @@ value:
 			c.i = i
 			return flawDepth
 		}
-		bit := uint64(1) << (depth & 63)
-		if object = ch == '{'; object {
-			inObject[depth>>6] |= bit
-		} else {
-			inObject[depth>>6] &^= bit
-		}
+		object = ch == '{'
+		above.push(depth, object)
 		depth++
 		if i = spaceEnd(b, i+1); i < len(b) && b[i] == ch+2 { // '{'+2 is '}', '['+2 is ']'
 			goto closing
@@ -200,24 +209,20 @@ after: // a value
 		c.i = i
 		return flawNone
 	}
-	if i = spaceEnd(b, i); i >= len(b) {
-		return c.stop(i)
-	}
-	switch ch := b[i]; {
-	case ch == ',':
+	switch i = spaceEnd(b, i); {
+	case i < len(b) && b[i] == ',':
 		i++
 		if object {
 			goto key
 		}
 		goto value
-	case object && ch == '}', !object && ch == ']':
-		goto closing
+	case i >= len(b), object && b[i] != '}', !object && b[i] != ']':
+		return c.stop(i)
 	}
-	return c.stop(i)
 closing:
 	i++
 	depth--
-	object = depth > 0 && inObject[(depth-1)>>6]&(1<<((depth-1)&63)) != 0
+	object = depth > 0 && above.object(depth-1)
 	goto after
 key:
 	if i = spaceEnd(b, i); i >= len(b) || b[i] != '"' {
