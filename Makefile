@@ -75,6 +75,11 @@ fuzz: ## each fuzz target for FUZZTIME
 bench: ## all benchmarks (BENCH=pattern, PKG=packages)
 	$(GO) test -p 1 -run '^$$' -bench '$(BENCH)' -benchmem -timeout 30m $(PKG)
 
+.PHONY: bench-peers
+bench-peers: build ## sluice beside nginx, HAProxy, Caddy and bare relays (ARGS=flags; ARGS=-h tells them)
+	$(GO) build -o bin/peers ./bench/peers
+	bin/peers $(ARGS)
+
 .PHONY: demo
 demo: ## the whole loop on this machine, without a GPU
 	$(GO) run ./cmd/sluice demo

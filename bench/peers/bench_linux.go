@@ -1,0 +1,215 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"sluice/bench/peers/peer"
+	"sluice/bench/peers/rig"
+)
+
+// bench is one run of everything.
+type bench struct {
+	o       options
+	dir     string
+	window  time.Duration
+	rig     *rig.Rig
+	engine  *rig.Engine
+	peers   []*peer.Peer
+	running []*peer.Running
+	got     map[string]map[string][]float64 // by peer, by column
+	notes   []string
+}
+
+// direct is no gateway at all.
+const direct = "direct"
+
+// measure is one thing that is measured of each peer.
+type measure struct {
+	name string
+	// once: in the first round only, of a peer started for it; what it leaves behind must not touch the rest.
+	once bool
+	// direct: without any gateway too.
+	direct bool
+	run    func(b *bench, p *peer.Running) error
+}
+
+var measures = []measure{
+	{name: "plain", run: (*bench).plain},
+	{name: "tokens", direct: true, run: (*bench).tokens},
+	{name: "memory", once: true, run: (*bench).memory},
+}
+
+func measureNames() []string {
+	var out []string
+	for _, m := range measures {
+		out = append(out, m.name)
+	}
+	return out
+}
+
+func (b *bench) say(format string, args ...any) {
+	fmt.Printf("%s  %s\n", time.Now().Format("15:04:05"), fmt.Sprintf(format, args...))
+}
+
+// note keeps something that the reader of the tables must know.
+func (b *bench) note(format string, args ...any) {
+	b.notes = append(b.notes, fmt.Sprintf(format, args...))
+	b.say(format, args...)
+}
+
+// add books one value of one peer.
+func (b *bench) add(name, column string, v float64) {
+	if b.got[name] == nil {
+		b.got[name] = map[string][]float64{}
+	}
+	b.got[name][column] = append(b.got[name][column], v)
+}
+
+func (b *bench) measure(todo []measure) error {
+	for round := range b.o.rounds {
+		for _, m := range todo {
+			if m.once {
+				continue
+			}
+			if err := b.startAll(); err != nil {
+				return err
+			}
+			b.say("round %d of %d: %s", round+1, b.o.rounds, m.name)
+			if m.direct {
+				if err := m.run(b, &peer.Running{Peer: &peer.Peer{Name: direct}, Addr: b.engine.Addr()}); err != nil {
+					return fmt.Errorf("%s, direct: %w", m.name, err)
+				}
+			}
+			for _, p := range b.running {
+				if err := m.run(b, p); err != nil {
+					return fmt.Errorf("%s, %s: %w", m.name, p.Name, err)
+				}
+			}
+		}
+	}
+	b.stopAll()
+	for _, m := range todo {
+		if !m.once {
+			continue
+		}
+		b.say("%s, each peer started for it", m.name)
+		for _, p := range b.peers {
+			if err := b.alone(m, p); err != nil {
+				return fmt.Errorf("%s, %s: %w", m.name, p.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// alone runs a measure on a peer that nothing was asked of before.
+func (b *bench) alone(m measure, p *peer.Peer) error {
+	r, err := b.start(p, b.engine.Addr())
+	if err != nil {
+		return err
+	}
+	defer r.Stop()
+	return m.run(b, r)
+}
+
+func (b *bench) startAll() error {
+	if b.running != nil {
+		return nil
+	}
+	for _, p := range b.peers {
+		r, err := b.start(p, b.engine.Addr())
+		if err != nil {
+			return err
+		}
+		b.running = append(b.running, r)
+	}
+	return nil
+}
+
+func (b *bench) stopAll() {
+	for _, r := range b.running {
+		r.Stop()
+	}
+	b.running = nil
+}
+
+// answerWait is how long a peer that listens may take to answer.
+const answerWait = 10 * time.Second
+
+// start starts a peer and waits until a request gets through it.
+func (b *bench) start(p *peer.Peer, engines ...string) (*peer.Running, error) {
+	r, err := p.Start(peer.Setup{Dir: b.dir, Core: b.o.core, Engines: engines, Sluice: b.o.sluice})
+	if err != nil {
+		return nil, err
+	}
+	b.engine.Answer = rig.Answer{Body: rig.PlainAnswer(smallBytes)}
+	c, err := b.rig.Closed(b.ask(r, smallBytes, false), 1)
+	if err != nil {
+		r.Stop()
+		return nil, err
+	}
+	err = b.rig.RunUntil(answerWait, func() bool { return c.Answers > 0 })
+	c.Close()
+	if err == nil && c.Answers == 0 {
+		err = fmt.Errorf("%s does not pass a request on within %v (%d errors, %d lost)", p.Name, answerWait, c.Errors, c.Lost)
+	}
+	if err != nil {
+		r.Stop()
+		return nil, err
+	}
+	return r, nil
+}
+
+// ask is the usual request to a peer.
+func (b *bench) ask(p *peer.Running, bodyBytes int, stream bool) rig.Target {
+	return rig.Target{Addr: p.Addr, Request: rig.Request(peer.Model, keyOf(p), bodyBytes, stream, -1)}
+}
+
+// keyOf is the key that a peer is shown; those that want none get one all the same, so that all read the same bytes.
+func keyOf(p *peer.Running) string {
+	if p.Key != "" {
+		return p.Key
+	}
+	return "sk-0000000000000000000000000000000000000000000"
+}
+
+// cpuUs is what a peer has used so far; direct uses none.
+func cpuUs(p *peer.Running) (float64, error) {
+	if p.Process == nil {
+		return 0, nil
+	}
+	d, err := p.CPU()
+	return float64(d) / 1e3, err
+}
+
+// tally is what one timed part saw.
+type tally struct {
+	*rig.Tally
+	seconds float64
+	cpuUs   float64 // of the peer, all of it
+}
+
+// timed runs the rig for a window after a warm-up.
+func (b *bench) timed(p *peer.Running, t *rig.Tally, warm, window time.Duration) (tally, error) {
+	if err := b.rig.Run(warm); err != nil {
+		return tally{}, err
+	}
+	before, err := cpuUs(p)
+	if err != nil {
+		return tally{}, err
+	}
+	t.Clear()
+	start := time.Now()
+	if err := b.rig.Run(window); err != nil {
+		return tally{}, err
+	}
+	took := time.Since(start).Seconds()
+	after, err := cpuUs(p)
+	return tally{t, took, after - before}, err
+}
+
+// settle lets ends of connections pass through a peer before the next part.
+func (b *bench) settle() error { return b.rig.Run(settleTime) }
+
+const settleTime = 100 * time.Millisecond
