@@ -189,6 +189,7 @@ func (k *call) appendHead(length int64, events bool) {
 	b = append(b, "X-Request-Id: "...)
 	b = append(b, k.id...)
 	b = append(b, "\r\n"...)
+	b = k.appendLimits(b)
 	if events {
 		b = append(b, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"...)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"sluice/gateway/quota"
 	"sluice/gateway/record"
 	"sluice/gateway/wire"
 	"sluice/router"
@@ -33,7 +34,7 @@ type call struct {
 	head     wire.Head
 	model    *router.Model
 	books    *modelBooks
-	account  *account
+	hold     quota.Hold
 	ask      router.Request
 	exclude  [maxTries]string
 
@@ -82,9 +83,7 @@ func (k *call) end() {
 		k.panicked(r)
 	}
 	k.release()
-	if k.account != nil {
-		k.srv.accounts.release(k.account)
-	}
+	k.bill()
 	if k.books != nil {
 		k.bookIt()
 	}
@@ -103,7 +102,7 @@ func (k *call) end() {
 
 // reset drops every reference, keeping buffers.
 func (k *call) reset() {
-	k.ctx, k.conn, k.key, k.model, k.books, k.account = nil, nil, Key{}, nil, nil, nil
+	k.ctx, k.conn, k.key, k.model, k.books = nil, nil, Key{}, nil, nil
 	k.ask, k.exclude = router.Request{}, [maxTries]string{}
 	k.told = told{}
 	k.at = &k.attempt

@@ -6,6 +6,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"sluice/gateway/quota"
 	"sluice/gateway/sink"
 	"sluice/router"
 	"sluice/router/own"
@@ -52,17 +53,14 @@ type Key struct {
 	// ClassCeiling is the most urgent class it may use: asking for more gets this one.
 	ClassCeiling slo.Class
 	Limits       Limits
+	// TenantLimits bound all keys of the tenant together; they are the same in each of them.
+	TenantLimits Limits
 	// TenantWeight is the tenant's share in queues; 0 reads as 1.
 	TenantWeight float64
 }
 
-// Limits bound what one key may do. 0 means no limit.
-type Limits struct {
-	Concurrent     int `json:"concurrent"`
-	RequestsPerMin int `json:"requestsPerMin"`
-	// TokensPerMin is not enforced yet.
-	TokensPerMin int `json:"tokensPerMin"`
-}
+// Limits bound what a key or a tenant may use. 0 means no limit.
+type Limits = quota.Limits
 
 // Observer hears of every request to a known model: once when it arrived, refused or not, once when it ended. Called
 // from many goroutines; it must not block.

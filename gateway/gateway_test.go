@@ -330,8 +330,8 @@ func until(t testing.TB, what string, ok func() bool) {
 func (f *floor) settled(requests int) []slo.Sample {
 	f.t.Helper()
 	until(f.t, "all requests ended", func() bool { return len(f.samples()) == requests && f.srv.InFlight() == 0 })
-	if n := f.srv.accounts.inFlight(); n != 0 {
-		f.t.Fatalf("%d concurrency slots are still taken", n)
+	if n, tokens := f.srv.ledgers.held(); n != 0 || tokens != 0 {
+		f.t.Fatalf("%d requests still count as running, %d tokens are still reserved", n, tokens)
 	}
 	var b bytes.Buffer
 	f.srv.Metrics().WritePrometheus(&b)

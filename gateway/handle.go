@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"math"
 	"slices"
 	"strconv"
 
@@ -88,6 +87,7 @@ func (k *call) answer(status int, body []byte) {
 	k.ctx.Response.SetStatusCode(status)
 	h.SetContentType("application/json")
 	h.SetBytesV("X-Request-Id", k.id)
+	k.tellLimits(h)
 	k.ctx.Response.SetBody(body)
 	k.told.status, k.told.sent = status, k.told.sent+int64(len(body))
 	if k.srv.draining.Load() {
@@ -260,20 +260,6 @@ func (k *call) unknownModel() {
 	k.refuseParam(fasthttp.StatusNotFound, "model_not_found", "There is no model of this name; GET /v1/models lists them.", "model", 0)
 }
 
-// charge takes the request's share of the key's limits. Anonymous requests have none.
-func (k *call) charge() bool {
-	if k.key.Limits == (Limits{}) {
-		return true
-	}
-	var no refusal
-	k.account, no = k.srv.accounts.reserve(k.key.ID, k.key.Limits, k.srv.deps.NowMs())
-	if k.account == nil {
-		k.refuse(fasthttp.StatusTooManyRequests, slo.RefusedLimit, no.code, no.message, int64(math.Ceil(no.waitMs)))
-		return false
-	}
-	return true
-}
-
 // bytesPerToken is the usual length of a token, for estimates.
 const bytesPerToken = 4
 
@@ -281,8 +267,6 @@ const bytesPerToken = 4
 func (k *call) dispatch() {
 	ask := &k.ask
 	ask.Model, ask.Tenant, ask.TenantWeight = k.model.Name, k.key.Tenant, k.key.TenantWeight
-	ask.PromptTokens = (k.head.Prompt.Len() + bytesPerToken - 1) / bytesPerToken
-	ask.MaxTokens = k.head.MaxTokens
 	k.hashPrompt()
 	for try := 1; ; try++ { // ends: MaxTries
 		if err := k.at.acquire(); err != nil {

@@ -32,7 +32,7 @@ type Server struct {
 	client   *relay.Client
 	conns    connSet
 	watch    *watcher
-	accounts accounts
+	ledgers  ledgers
 	budget   *budget
 	books    *books
 	calls    sync.Pool // of *call
@@ -55,7 +55,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s := &Server{cfg: cfg, deps: deps, budget: newBudget(cfg.RetryRatio, cfg.RetryBurst)}
 	s.startS = deps.NowMs() / 1000
 	s.conns.conns = make(map[uint64]*clientConn)
-	s.accounts.keys = make(map[string]*account)
+	s.ledgers.open()
 	s.calls.New = func() any { return newCall(s) }
 	s.http = fasthttp.Server{
 		Handler:            s.handle,

@@ -17,12 +17,12 @@ type keyTable struct {
 func (k *keyTable) set(s *registry.State) {
 	next := make(map[string]gateway.Key, len(s.Keys))
 	for _, spec := range s.Keys {
-		weight := 1.0
+		weight, tenantLimits := 1.0, gateway.Limits{}
 		if t := s.Tenants[spec.Tenant]; t != nil {
-			weight = t.Weight
+			weight, tenantLimits = t.Weight, t.Limits
 		}
 		next[spec.HashHex] = gateway.Key{ID: spec.ID, Tenant: spec.Tenant, Models: slices.Clone(spec.Models), ClassCeiling: spec.ClassCeiling,
-			Limits: gateway.Limits{Concurrent: spec.Concurrent, RequestsPerMin: spec.RequestsPerMin}, TenantWeight: weight}
+			Limits: spec.Limits, TenantLimits: tenantLimits, TenantWeight: weight}
 	}
 	k.byHash.Store(&next)
 }

@@ -52,7 +52,7 @@ func newKeyCreateCmd() *cobra.Command {
 	c.Flags().StringVar(&req.Tenant, "tenant", "", "tenant whose key it is (default \"default\")")
 	c.Flags().StringArrayVar(&req.Models, "model", nil, "model it may use; may be given again (default: all)")
 	c.Flags().StringVar(&req.ClassCeiling, "class", "", "most urgent class it may use: interactive, standard or batch (default interactive)")
-	c.Flags().IntVar(&req.RequestsPerMin, "requests-per-min", 0, "limit; 0 is none")
+	c.Flags().IntVar(&req.RequestsPerMin, "rpm", 0, "limit; 0 is none")
 	c.Flags().IntVar(&req.Concurrent, "concurrent", 0, "limit of requests at once; 0 is none")
 	conn, out := addClientFlags(c), outputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {

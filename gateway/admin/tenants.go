@@ -109,21 +109,19 @@ func (s *Server) deleteTenant(w http.ResponseWriter, r *http.Request, who Actor)
 
 // KeyRequest asks for an API key.
 type KeyRequest struct {
-	Tenant         string   `json:"tenant"`
-	Models         []string `json:"models,omitempty"`       // empty: all
-	ClassCeiling   string   `json:"classCeiling,omitempty"` // the most urgent class allowed; "" means interactive
-	RequestsPerMin int      `json:"requestsPerMin,omitempty"`
-	Concurrent     int      `json:"concurrent,omitempty"`
+	Tenant       string   `json:"tenant"`
+	Models       []string `json:"models,omitempty"`       // empty: all
+	ClassCeiling string   `json:"classCeiling,omitempty"` // the most urgent class allowed; "" means interactive
+	registry.Limits
 }
 
 // Key is an API key without its secret and hash.
 type Key struct {
-	ID             string    `json:"id"`
-	Tenant         string    `json:"tenant"`
-	Models         []string  `json:"models,omitempty"`
-	ClassCeiling   slo.Class `json:"classCeiling"`
-	RequestsPerMin int       `json:"requestsPerMin,omitempty"`
-	Concurrent     int       `json:"concurrent,omitempty"`
+	ID           string    `json:"id"`
+	Tenant       string    `json:"tenant"`
+	Models       []string  `json:"models,omitempty"`
+	ClassCeiling slo.Class `json:"classCeiling"`
+	registry.Limits
 }
 
 // NewKey is a key and its secret, sent once.
@@ -133,7 +131,7 @@ type NewKey struct {
 }
 
 func keyOf(k *registry.KeySpec) Key {
-	return Key{ID: k.ID, Tenant: k.Tenant, Models: slices.Clone(k.Models), ClassCeiling: k.ClassCeiling, RequestsPerMin: k.RequestsPerMin, Concurrent: k.Concurrent}
+	return Key{ID: k.ID, Tenant: k.Tenant, Models: slices.Clone(k.Models), ClassCeiling: k.ClassCeiling, Limits: k.Limits}
 }
 
 func (s *Server) listKeys(w http.ResponseWriter, _ *http.Request, _ Actor) error {
@@ -162,21 +160,14 @@ func (s *Server) createKey(w http.ResponseWriter, r *http.Request, who Actor) er
 			return invalid([]registry.FieldError{{Field: "classCeiling", Problem: "is no class", Remedy: "write interactive, standard or batch"}})
 		}
 	}
-	var faults []registry.FieldError
-	for field, n := range map[string]int{"requestsPerMin": req.RequestsPerMin, "concurrent": req.Concurrent} {
-		if n < 0 || n > 1e9 {
-			faults = append(faults, registry.FieldError{Field: field, Problem: "is out of range", Remedy: "write 0 for no limit, or a number above 0"})
-		}
-	}
-	if err := invalid(faults); err != nil {
+	if err := invalid(req.Limits.Validate()); err != nil {
 		return err
 	}
 	if err := s.keyFits(&req); err != nil {
 		return err
 	}
 	secret, hash := trust.NewKey()
-	spec := registry.KeySpec{ID: "key-" + randomID()[:8], Tenant: req.Tenant, HashHex: hash, Models: req.Models, ClassCeiling: class,
-		RequestsPerMin: req.RequestsPerMin, Concurrent: req.Concurrent}
+	spec := registry.KeySpec{ID: "key-" + randomID()[:8], Tenant: req.Tenant, HashHex: hash, Models: req.Models, ClassCeiling: class, Limits: req.Limits}
 	if _, err := s.change(r, who, "key.create", "key/"+spec.ID, registry.Command{PutKey: &spec}); err != nil {
 		return err
 	}
@@ -213,6 +204,29 @@ func (s *Server) deleteKey(w http.ResponseWriter, r *http.Request, who Actor) er
 		return err
 	}
 	return s.apply(w, r, who, "key.delete", "key/"+name, registry.Command{DeleteKey: &registry.ByName{Name: name}})
+}
+
+// limitKey and limitTenant set all limits of one that exists; what is left out is no limit.
+func (s *Server) limitKey(w http.ResponseWriter, r *http.Request, who Actor) error {
+	return s.setLimits(w, r, who, "key", &registry.SetLimits{Key: r.PathValue("name")})
+}
+
+func (s *Server) limitTenant(w http.ResponseWriter, r *http.Request, who Actor) error {
+	return s.setLimits(w, r, who, "tenant", &registry.SetLimits{Tenant: r.PathValue("name")})
+}
+
+func (s *Server) setLimits(w http.ResponseWriter, r *http.Request, who Actor, kind string, c *registry.SetLimits) error {
+	if err := decode(r, &c.Limits); err != nil {
+		return err
+	}
+	if err := invalid(c.Limits.Validate()); err != nil {
+		return err
+	}
+	name := r.PathValue("name")
+	if err := s.exists(kind, name, func(st *registry.State) bool { return st.Keys[c.Key] != nil || st.Tenants[c.Tenant] != nil }); err != nil {
+		return err
+	}
+	return s.apply(w, r, who, kind+".limit", kind+"/"+name, registry.Command{SetLimits: c})
 }
 
 // TokenRequest asks for a join token (role agent) or an operator's token.

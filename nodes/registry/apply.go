@@ -82,6 +82,10 @@ func (s *State) apply(c *Command, at int64) ([]Event, error) {
 		return s.putKey(c.PutKey)
 	case c.DeleteKey != nil:
 		return deleteFrom(s.Keys, c.DeleteKey.Name, "key")
+	case c.SetLimits != nil:
+		return s.setLimits(c.SetLimits)
+	case c.AddUsage != nil:
+		return nil, s.Usage.add(c.AddUsage.Rows, at)
 	case c.PutToken != nil:
 		s.Tokens[c.PutToken.ID] = c.PutToken
 		return []Event{{Kind: "token", Object: c.PutToken.ID, To: c.PutToken.Role}}, nil
@@ -179,6 +183,27 @@ func (s *State) putKey(k *KeySpec) ([]Event, error) {
 	}
 	s.Keys[k.ID] = k
 	return []Event{{Kind: "key", Object: k.ID, To: "set"}}, nil
+}
+
+func (s *State) setLimits(c *SetLimits) ([]Event, error) {
+	if c.Key != "" {
+		old := s.Keys[c.Key]
+		if old == nil {
+			return nil, fmt.Errorf("key %q: %w", c.Key, ErrUnknown)
+		}
+		next := *old
+		next.Limits = c.Limits
+		s.Keys[c.Key] = &next
+		return []Event{{Kind: "key", Object: c.Key, To: "limited"}}, nil
+	}
+	old := s.Tenants[c.Tenant]
+	if old == nil {
+		return nil, fmt.Errorf("tenant %q: %w", c.Tenant, ErrUnknown)
+	}
+	next := *old
+	next.Limits = c.Limits
+	s.Tenants[c.Tenant] = &next
+	return []Event{{Kind: "tenant", Object: c.Tenant, To: "limited"}}, nil
 }
 
 func (s *State) putModel(m *ModelSpec) ([]Event, error) {

@@ -14,6 +14,8 @@ type Command struct {
 	DeleteTenant *ByName      `json:"deleteTenant,omitempty"`
 	PutKey       *KeySpec     `json:"putKey,omitempty"`
 	DeleteKey    *ByName      `json:"deleteKey,omitempty"`
+	SetLimits    *SetLimits   `json:"setLimits,omitempty"`
+	AddUsage     *AddUsage    `json:"addUsage,omitempty"`
 	PutToken     *TokenSpec   `json:"putToken,omitempty"`
 	DeleteToken  *ByName      `json:"deleteToken,omitempty"`
 	PutModel     *ModelSpec   `json:"putModel,omitempty"`
@@ -40,6 +42,18 @@ type Command struct {
 // ByName names what is deleted.
 type ByName struct {
 	Name string `json:"name"`
+}
+
+// SetLimits changes the limits of a key or of a tenant that exists, and nothing else of it.
+type SetLimits struct {
+	Key    string `json:"key,omitempty"` // or
+	Tenant string `json:"tenant,omitempty"`
+	Limits Limits `json:"limits"`
+}
+
+// AddUsage books what keys have used since the gateway's last such command.
+type AddUsage struct {
+	Rows []UsageRow `json:"rows"` // at most MaxUsageBatch
 }
 
 // JobWant is its owner's wish: "", "paused" or "cancelled".

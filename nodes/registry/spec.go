@@ -14,6 +14,17 @@ type TenantSpec struct {
 	LimitGPUs int `json:"limitGpus,omitempty" yaml:"limitGpus,omitempty"`
 	// Weight shares what nobody is guaranteed; 0 counts as 1.
 	Weight float64 `json:"weight,omitempty" yaml:"weight,omitempty"`
+	// Limits bound all keys of the tenant together.
+	Limits `yaml:",inline"`
+}
+
+// Limits bound the requests of a key or of a tenant. 0 means no limit. Days and months are those of UTC.
+type Limits struct {
+	RequestsPerMin int   `json:"requestsPerMin,omitempty" yaml:"requestsPerMin,omitempty"`
+	TokensPerMin   int   `json:"tokensPerMin,omitempty" yaml:"tokensPerMin,omitempty"`
+	Concurrent     int   `json:"concurrent,omitempty" yaml:"concurrent,omitempty"` // requests at once
+	TokensPerDay   int64 `json:"tokensPerDay,omitempty" yaml:"tokensPerDay,omitempty"`
+	TokensPerMonth int64 `json:"tokensPerMonth,omitempty" yaml:"tokensPerMonth,omitempty"`
 }
 
 // ModelSpec is a served name and how to run its engine. Field by field in
@@ -96,9 +107,7 @@ type KeySpec struct {
 	HashHex      string    `json:"hashHex"` // sha256 of the secret
 	Models       []string  `json:"models,omitempty"`
 	ClassCeiling slo.Class `json:"classCeiling"`
-	// RequestsPerMin and Concurrent limit the key; 0 means no limit.
-	RequestsPerMin int `json:"requestsPerMin,omitempty"`
-	Concurrent     int `json:"concurrent,omitempty"`
+	Limits
 }
 
 // TokenSpec is a join token or an operator's token, stored hashed.

@@ -24,6 +24,7 @@ type State struct {
 	Nodes    map[string]*Node       `json:"nodes"`
 	GPUs     map[string]*GPU        `json:"gpus"`
 	Books    Books                  `json:"books"`
+	Usage    Usage                  `json:"usage"`
 
 	Seen []string `json:"seen"` // ring of command ids
 	seen map[string]struct{}

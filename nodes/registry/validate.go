@@ -83,6 +83,30 @@ func (t *TenantSpec) Validate() []FieldError {
 	f.unless(t.LimitGPUs == 0 || t.LimitGPUs >= t.GuaranteeGPUs, "limitGpus",
 		fmt.Sprintf("%d is below guaranteeGpus %d", t.LimitGPUs, t.GuaranteeGPUs), "raise the limit, or write 0 for no limit")
 	f.unless(t.Weight > 0 && t.Weight <= 1e6, "weight", fmt.Sprintf("%g is out of range", t.Weight), "write a number above 0 and up to 1000000")
+	return append(f, t.Limits.Validate()...)
+}
+
+// Limits of limits: above, a limit is none.
+const (
+	MaxPerMin = 1_000_000_000
+	MaxBudget = 1_000_000_000_000_000
+)
+
+// Validate returns all that is wrong with the limits, nil when nothing is.
+func (l *Limits) Validate() []FieldError {
+	var f faults
+	for _, x := range []struct {
+		field string
+		n     int64
+		most  int64
+	}{
+		{"requestsPerMin", int64(l.RequestsPerMin), MaxPerMin}, {"tokensPerMin", int64(l.TokensPerMin), MaxPerMin},
+		{"concurrent", int64(l.Concurrent), MaxPerMin}, {"tokensPerDay", l.TokensPerDay, MaxBudget}, {"tokensPerMonth", l.TokensPerMonth, MaxBudget},
+	} {
+		f.unless(x.n >= 0 && x.n <= x.most, x.field, fmt.Sprintf("%d is out of range", x.n), fmt.Sprintf("write 1 to %d, or 0 for no limit", x.most))
+	}
+	f.unless(l.TokensPerMonth == 0 || l.TokensPerDay <= l.TokensPerMonth, "tokensPerDay",
+		fmt.Sprintf("%d is above tokensPerMonth %d", l.TokensPerDay, l.TokensPerMonth), "lower it, or raise the month's budget")
 	return f
 }
 
