@@ -14,7 +14,10 @@ import (
 )
 
 // output is the value of -o.
-type output struct{ format string }
+type output struct {
+	format string
+	also   string // one more format, which the command writes itself
+}
 
 var outputFormats = []string{"table", "json", "yaml"}
 
@@ -28,10 +31,15 @@ func outputFlag(c *cobra.Command) *output {
 }
 
 func (o *output) check(c *cobra.Command) error {
-	if slices.Contains(outputFormats, o.format) {
+	known := outputFormats
+	if o.also != "" {
+		known = append(slices.Clone(known), o.also)
+	}
+	if slices.Contains(known, o.format) {
 		return nil
 	}
-	return &usageError{text: fmt.Sprintf("-o %s is no format; use table, json or yaml", o.format), see: c.CommandPath()}
+	last := len(known) - 1
+	return &usageError{text: fmt.Sprintf("-o %s is no format; use %s or %s", o.format, strings.Join(known[:last], ", "), known[last]), see: c.CommandPath()}
 }
 
 // print writes v as JSON or YAML, or lets rows write it as a table.

@@ -33,7 +33,7 @@ hurts anyone.`,
 		&cobra.Group{ID: "part", Title: "Parts (started by sluice, or to try it out):"},
 	)
 	addGroup(root, "use", newModelCmd(), newJobCmd(), newTenantCmd(), newKeyCmd(), newTokenCmd(), newNodeCmd(), newApplyCmd())
-	addGroup(root, "see", newTopCmd(), newDashboardCmd(), newStatusCmd(), newGPUCmd(), newReplicaCmd(), newEventsCmd(), newWhyCmd(), newBooksCmd())
+	addGroup(root, "see", newTopCmd(), newDashboardCmd(), newStatusCmd(), newGPUCmd(), newReplicaCmd(), newEventsCmd(), newWhyCmd(), newBooksCmd(), newUsageCmd())
 	addGroup(root, "part", newHoldCmd(), newEngineCmd(), newTrainerCmd())
 	root.AddCommand(newVersionCmd())
 	addProcesses(root)

@@ -151,6 +151,9 @@ func (s *server) startData() error {
 		return fmt.Errorf("open the data port: %w", err)
 	}
 	s.opts.Listen = ln.Addr().String()
+	usage := newUsagePoster(s)
+	usage.tell() // before the first request: budgets survive a restart
+	s.run("usage", func() error { return usage.run(s.stop) })
 	s.run("data port", func() error { return s.data.Serve(ln) })
 	return nil
 }

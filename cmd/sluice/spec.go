@@ -84,7 +84,8 @@ var fields = map[string][]field{
 	},
 	kindTenant: {
 		{"name", "name", textField}, {"guaranteeGpus", "guaranteeGpus", intField}, {"limitGpus", "limitGpus", intField},
-		{"weight", "weight", numberField},
+		{"weight", "weight", numberField}, {"requestsPerMin", "requestsPerMin", intField}, {"tokensPerMin", "tokensPerMin", intField},
+		{"concurrent", "concurrent", intField}, {"tokensPerDay", "tokensPerDay", intField}, {"tokensPerMonth", "tokensPerMonth", intField},
 	},
 }
 

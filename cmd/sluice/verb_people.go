@@ -10,10 +10,10 @@ import (
 )
 
 func newTenantCmd() *cobra.Command {
-	return group("tenant", "Teams: guarantee, limit and weight", "  sluice tenant apply -f examples/tenant.yaml\n  sluice tenant list",
+	return group("tenant", "Teams: guarantee, weight and limits", "  sluice tenant apply -f examples/tenant.yaml\n  sluice tenant list",
 		applyCmd(kindTenant, "Set tenants from a file", "  sluice tenant apply -f examples/tenant.yaml",
-			"Sets every tenant in the file: name, guaranteeGpus, limitGpus and weight."),
-		newTenantListCmd(),
+			"Sets every tenant in the file: name, guaranteeGpus, limitGpus, weight, and the limits of its keys\n(requestsPerMin, tokensPerMin, concurrent, tokensPerDay, tokensPerMonth)."),
+		newTenantListCmd(), newTenantLimitCmd(),
 		deleteCmd("delete NAME", "Delete a tenant that owns nothing, and its keys", "  sluice tenant delete research", "tenants", "a tenant's name"))
 }
 
@@ -26,13 +26,13 @@ func newTenantListCmd() *cobra.Command {
 			return err
 		}
 		return out.print(c, tenants, func(t *table) {
-			t.row("TENANT", "GUARANTEE", "LIMIT", "WEIGHT", "MODELS", "JOBS", "SERVING GPUS", "TRAINING GPUS")
+			t.row("TENANT", "GUARANTEE", "LIMIT", "WEIGHT", "MODELS", "JOBS", "SERVING GPUS", "TRAINING GPUS", "LIMITS OF KEYS")
 			for _, x := range tenants {
 				limit := "none"
 				if x.LimitGPUs > 0 {
 					limit = fmt.Sprint(x.LimitGPUs)
 				}
-				t.row(x.Name, x.GuaranteeGPUs, limit, x.Weight, x.Models, x.Jobs, x.ServeGPU, x.TrainGPU)
+				t.row(x.Name, x.GuaranteeGPUs, limit, x.Weight, x.Models, x.Jobs, x.ServeGPU, x.TrainGPU, limitsText(&x.Limits))
 			}
 		})
 	}
@@ -41,19 +41,18 @@ func newTenantListCmd() *cobra.Command {
 
 func newKeyCmd() *cobra.Command {
 	return group("key", "API keys of tenants", "  sluice key create --tenant research\n  sluice key list",
-		newKeyCreateCmd(), newKeyListCmd(),
+		newKeyCreateCmd(), newKeyListCmd(), newKeyLimitCmd(),
 		deleteCmd("delete ID", "Refuse a key from now on", "  sluice key delete key-1a2b3c4d", "keys", "a key's id, key-…"))
 }
 
 func newKeyCreateCmd() *cobra.Command {
 	c := &cobra.Command{Use: "create", Short: "Make an API key; its secret is shown once", Args: argCount(0, ""),
-		Example: "  sluice key create --tenant research\n  sluice key create --tenant web --model chat --requests-per-min 600 --class interactive"}
+		Example: "  sluice key create --tenant research\n  sluice key create --tenant web --model chat --rpm 600 --tokens-per-day 1000000 --class interactive"}
 	var req admin.KeyRequest
 	c.Flags().StringVar(&req.Tenant, "tenant", "", "tenant whose key it is (default \"default\")")
 	c.Flags().StringArrayVar(&req.Models, "model", nil, "model it may use; may be given again (default: all)")
 	c.Flags().StringVar(&req.ClassCeiling, "class", "", "most urgent class it may use: interactive, standard or batch (default interactive)")
-	c.Flags().IntVar(&req.RequestsPerMin, "rpm", 0, "limit; 0 is none")
-	c.Flags().IntVar(&req.Concurrent, "concurrent", 0, "limit of requests at once; 0 is none")
+	addLimitFlags(c, &req.Limits)
 	conn, out := addClientFlags(c), outputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		var key admin.NewKey
@@ -91,24 +90,17 @@ func newKeyListCmd() *cobra.Command {
 			return err
 		}
 		return out.print(c, keys, func(t *table) {
-			t.row("KEY", "TENANT", "MODELS", "CLASS", "REQUESTS/MIN", "CONCURRENT")
+			t.row("KEY", "TENANT", "MODELS", "CLASS", "LIMITS")
 			for _, k := range keys {
 				models := "all"
 				if len(k.Models) > 0 {
 					models = list(k.Models)
 				}
-				t.row(k.ID, k.Tenant, models, k.ClassCeiling, orNone(k.RequestsPerMin), orNone(k.Concurrent))
+				t.row(k.ID, k.Tenant, models, k.ClassCeiling, limitsText(&k.Limits))
 			}
 		})
 	}
 	return c
-}
-
-func orNone(n int) string {
-	if n == 0 {
-		return "none"
-	}
-	return fmt.Sprint(n)
 }
 
 func newTokenCmd() *cobra.Command {

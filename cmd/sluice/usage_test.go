@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"sluice/gateway/quota"
+	"sluice/nodes/registry"
+)
+
+func usageRow(tenant, key string, output int64) registry.UsageRow {
+	return registry.UsageRow{Period: registry.UsageDay(5000), Tenant: tenant, Key: key, Model: "chat",
+		UsageCount: registry.UsageCount{Requests: 1, InputTokens: 2, OutputTokens: output}}
+}
+
+func TestVerbsOfLimitsAndUsage(t *testing.T) {
+	f := withServer(t)
+	says := func(got string, want ...string) {
+		t.Helper()
+		for _, w := range want {
+			if !strings.Contains(got, w) {
+				t.Errorf("%q lacks %q", got, w)
+			}
+		}
+	}
+	sluice(t, exitOK, "key", "create", "--rpm", "60", "--tpm", "1000", "--concurrent", "4", "--tokens-per-day", "5000", "--tokens-per-month", "90000", "--class", "standard")
+	id := ""
+	for id = range f.state.Keys {
+	}
+	want := registry.Limits{RequestsPerMin: 60, TokensPerMin: 1000, Concurrent: 4, TokensPerDay: 5000, TokensPerMonth: 90000}
+	if got := f.state.Keys[id].Limits; got != want {
+		t.Fatalf("%+v", got)
+	}
+	says(sluice(t, exitOK, "key", "list"), "60 requests/min, 1000 tokens/min, 4 at once, 5000 tokens/day, 90000 tokens/month")
+	says(sluice(t, exitOK, "key", "limit", id, "--rpm", "120", "--concurrent", "0"), "key/"+id+": 120 requests/min, 1000 tokens/min, 5000")
+	want.RequestsPerMin, want.Concurrent = 120, 0
+	if got := f.state.Keys[id].Limits; got != want {
+		t.Fatalf("%+v", got)
+	}
+	says(sluice(t, exitOK, "tenant", "limit", "default", "--tokens-per-month", "7", "-o", "json"), `"object": "tenant/default"`)
+	says(sluice(t, exitOK, "tenant", "list"), "7 tokens/month")
+	if l := f.state.Tenants["default"]; l.TokensPerMonth != 7 || l.Weight != 1 {
+		t.Fatalf("%+v", l)
+	}
+	says(sluice(t, exitUsage, "key", "limit", id), "name at least one")
+	says(sluice(t, exitRefused, "key", "limit", "key-none", "--rpm", "1"), "key-none")
+	says(sluice(t, exitRefused, "tenant", "limit", "nobody", "--rpm", "1"), "nobody")
+	says(sluice(t, exitRefused, "key", "create", "--rpm", "-1"), "requestsPerMin", "0 for no limit")
+
+	says(sluice(t, exitOK, "usage"), "Nothing was used in 1970-01")
+	if _, err := f.Submit(t.Context(), registry.Command{AddUsage: &registry.AddUsage{Rows: []registry.UsageRow{usageRow("default", id, 40), usageRow("web", "k2", 7)}}}); err != nil {
+		t.Fatal(err)
+	}
+	says(sluice(t, exitOK, "usage"), "TENANT", id, "web", "40")
+	if got := sluice(t, exitOK, "usage", "--tenant", "web", "-o", "csv"); got != "period,tenant,key,model,requests,inputTokens,outputTokens,estimatedTokens\n"+
+		"1970-01-01,web,k2,chat,1,2,7,0\n1970-01,web,k2,chat,1,2,7,0\n" {
+		t.Errorf("%q", got)
+	}
+	says(sluice(t, exitOK, "usage", "-o", "json"), `"month": "1970-01"`, `"outputTokens": 40`)
+	says(sluice(t, exitOK, "usage", "--day", "1970-01-02"), "REQUESTS 1970-01-02")
+	says(sluice(t, exitRefused, "usage", "--day", "yesterday"), "2026-11-30")
+	says(sluice(t, exitRefused, "usage", "--tenant", "nobody"), "nobody")
+	says(sluice(t, exitUsage, "usage", "-o", "xml"), "table, json, yaml or csv")
+}
+
+// TestUsageIsPostedOnce breaks the log in every way while usage is posted: each row becomes a fact once.
+func TestUsageIsPostedOnce(t *testing.T) {
+	f := &facts{state: registry.New()}
+	var rows []registry.UsageRow
+	var told *quota.Spent
+	failure := errors.New("no quorum")
+	var before, after error // of the next command: it is not applied, or it is and nobody hears of it
+	p := &usagePoster{author: "a", log: slog.New(slog.DiscardHandler), read: f.Read, sync: func(s *quota.Spent) { told = s },
+		take: func(to []registry.UsageRow) []registry.UsageRow { to = append(to, rows...); rows = nil; return to },
+		submit: func(ctx context.Context, c registry.Command) ([]registry.Event, error) {
+			if before != nil {
+				return nil, before
+			}
+			if _, err := f.Submit(ctx, c); err != nil {
+				return nil, err
+			}
+			return nil, after
+		}}
+	post := func(b, a error) { before, after = b, a; p.post(t.Context()) }
+	rows = []registry.UsageRow{usageRow("web", "k", 8)}
+	post(failure, nil)
+	rows = []registry.UsageRow{usageRow("web", "k", 18)}
+	post(nil, failure)
+	post(nil, failure)
+	if told != nil {
+		t.Fatal("told while something is pending")
+	}
+	post(nil, nil) // the first 10, again
+	post(nil, nil) // the 20
+	for range 3 {
+		post(nil, nil)
+	}
+	if u := told.Keys["k"]; u.DayTokens != 30 || u.MonthTokens != 30 || told.Tenants["web"].MonthTokens != 30 || told.AtMs != 5000 {
+		t.Fatalf("%+v", told)
+	}
+	for i := range registry.MaxUsageBatch + 10 {
+		rows = append(rows, usageRow("lab", fmt.Sprint(i), 0))
+	}
+	post(nil, nil)
+	if n := told.Tenants["lab"].DayTokens; n != 2*(registry.MaxUsageBatch+10) || len(p.pending) != 0 {
+		t.Fatal(n)
+	}
+}
