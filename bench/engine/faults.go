@@ -23,7 +23,8 @@ const (
 	die       fault = "die"        // cut the connection after faultTokens tokens of a stream, or instead of an answer
 	stall     fault = "stall"      // say faultTokens tokens, then nothing, until the client leaves
 
-	// error-SHAPE sends an error event after faultTokens tokens and ends the stream.
+	// error-SHAPE sends an error event after faultTokens tokens and ends the
+	// stream; without a stream it is a 500.
 	errorKind = "error-"
 )
 

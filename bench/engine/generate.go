@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -61,6 +62,10 @@ func (e *engine) run(w http.ResponseWriter, r *http.Request, j *job, out rendere
 		return
 	}
 	if j.fault != "" {
+		if strings.HasPrefix(string(j.fault), errorKind) {
+			fail(w, &apiError{status: 500, kind: "InternalServerError", message: "engine died"})
+			return
+		}
 		goWrong(w, r, j.fault, out)
 		return
 	}
