@@ -18,9 +18,14 @@ func (k *call) relay() (again bool) {
 	a := k.at
 	if contentType := a.exchange.Find("content-type"); bytes.HasPrefix(contentType, []byte("text/event-stream")) {
 		a.events = true
+	}
+	a.opaque = !a.events && len(a.exchange.Find("content-encoding")) > 0
+	switch {
+	case k.misformed():
+		return k.untold("it is encoded, or not of the form that was asked for")
+	case a.events:
 		return k.relayEvents()
 	}
-	a.opaque = len(a.exchange.Find("content-encoding")) > 0
 	return k.relayBody()
 }
 
@@ -32,6 +37,9 @@ func (a *attempt) takeBody(n int) bool {
 	}
 	if !a.opaque {
 		a.usage.Feed(a.body()[:n])
+	}
+	if k.translation != nil {
+		return k.translation.keep(a.body()[:n]) && k.inTime()
 	}
 	if !k.begun {
 		length := a.exchange.Length()
@@ -48,6 +56,12 @@ func (k *call) relayBody() (again bool) {
 	err := k.at.exchange.Pump(k.at)
 	switch {
 	case k.stopped:
+	case k.translation != nil && k.translation.large:
+		return k.untold("it is too large")
+	case k.translation != nil && errors.Is(err, io.EOF):
+		return k.tellMessage()
+	case k.translation != nil && err == nil: // its time is over
+		return k.lost(relay.ErrIdle)
 	case errors.Is(err, io.EOF):
 		k.outcome = slo.OK
 		if !k.begun {
@@ -94,14 +108,22 @@ func endingOf(err error) slo.Outcome {
 // send writes the first n bytes of body, framed if the answer is, behind the head if that has not gone yet, in one
 // write; with last, the end of the framing too. It reports false when the client is gone, and notes it.
 func (k *call) send(n int, last bool) bool {
+	if t := k.translation; t != nil && !t.over && k.at.events {
+		return k.sendEvents(n, last)
+	}
 	k.sealed = k.sealed || last
 	var piece []byte
 	if n > 0 || k.chunked {
 		piece = k.at.body()[:n]
 	}
 	if k.chunked {
-		piece = k.frame(n, last)
+		piece = frame(k.at.buf[:], n, last)
 	}
+	return k.put(piece)
+}
+
+// put writes a piece of the answer, behind the head if that has not gone yet.
+func (k *call) put(piece []byte) bool {
 	if !k.begun {
 		k.out = append(k.out, piece...)
 		piece = k.out
@@ -117,9 +139,8 @@ func (k *call) send(n int, last bool) bool {
 // lastChunk ends a chunked body.
 const lastChunk = "0\r\n\r\n"
 
-// frame puts a chunk's frame around the first n bytes of body, in place.
-func (k *call) frame(n int, last bool) []byte {
-	buf := k.at.buf
+// frame puts a chunk's frame around n bytes that lie in buf behind chunkHeadRoom, in place.
+func frame(buf []byte, n int, last bool) []byte {
 	from, to := chunkHeadRoom, chunkHeadRoom+n
 	if n > 0 {
 		to += copy(buf[to:], "\r\n")
@@ -190,6 +211,11 @@ func (k *call) appendHead(length int64, events bool) {
 	b = append(b, k.id...)
 	b = append(b, "\r\n"...)
 	b = k.appendLimits(b)
+	if k.endpoint.dialect == dialectAnthropic {
+		b = append(b, "Request-Id: "...) // where Anthropic's clients look for it
+		b = append(b, k.id...)
+		b = append(b, "\r\n"...)
+	}
 	if events {
 		b = append(b, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"...)
 	}
@@ -222,7 +248,7 @@ func dropped(name []byte, events bool) bool {
 	}
 	switch string(lower) {
 	case "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "te", "trailer", "transfer-encoding", "upgrade",
-		"content-length", "server", "set-cookie", "x-request-id", "x-accel-buffering", "location", "alt-svc":
+		"content-length", "server", "set-cookie", "x-request-id", "request-id", "x-accel-buffering", "location", "alt-svc":
 		return true
 	case "cache-control":
 		return events

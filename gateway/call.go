@@ -44,6 +44,8 @@ type call struct {
 	out     []byte
 	prefix  []uint64
 
+	translation *translation // nil: the engine speaks the client's language
+
 	arrived  time.Time
 	deadline time.Time
 	wrote    time.Time // when the write deadline was set
@@ -105,6 +107,8 @@ func (k *call) reset() {
 	k.ctx, k.conn, k.key, k.model, k.books = nil, nil, Key{}, nil, nil
 	k.ask, k.exclude = router.Request{}, [maxTries]string{}
 	k.told = told{}
+	k.translation.giveBack()
+	k.translation = nil
 	k.at = &k.attempt
 	k.at.reset()
 	k.id, k.out, k.prefix = k.id[:0], k.out[:0], k.prefix[:0]

@@ -7,7 +7,7 @@
 //   - handle.go: the order of a request: route, authenticate, scan the head, charge limits, pick or queue, relay, account
 //   - call.go, attempt.go: what a request holds, and what each of its tries does
 //   - upstream.go: what an engine is sent, and when another replica is tried
-//   - answer.go, stream.go: how an answer reaches the client
+//   - answer.go, stream.go: how an answer reaches the client; messages.go: when it is translated on the way
 //   - conn.go, watch_linux.go: client connections, and how a client's departure is noticed
 //   - limits.go, metrics.go, models.go: tenants' limits, the books, the model list
 //

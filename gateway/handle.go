@@ -47,10 +47,11 @@ func (k *call) route() {
 	case "/v1/models":
 		k.listModels(get)
 	default:
-		if e := endpoints[string(path)]; e != nil {
-			k.endpoint = e
-			k.infer()
-			return
+		if e := endpointOf(path); e != nil {
+			if k.endpoint = e; e.path != "" {
+				k.infer()
+				return
+			}
 		}
 		if name, ok := bytes.CutPrefix(path, []byte("/v1/models/")); ok {
 			k.describeModel(get, name)
@@ -88,6 +89,9 @@ func (k *call) answer(status int, body []byte) {
 	h.SetContentType("application/json")
 	h.SetBytesV("X-Request-Id", k.id)
 	k.tellLimits(h)
+	if k.endpoint.dialect == dialectAnthropic {
+		h.SetBytesV("Request-Id", k.id)
+	}
 	k.ctx.Response.SetBody(body)
 	k.told.status, k.told.sent = status, k.told.sent+int64(len(body))
 	if k.srv.draining.Load() {
@@ -107,7 +111,7 @@ func (k *call) refuseParam(status int, code, message, param string, retryAfterMs
 		k.ctx.Response.Header.Set("Retry-After", strconv.FormatInt(seconds, 10))
 	}
 	k.told.code = code
-	k.out = k.endpoint.dialect.appendError(k.out[:0], wire.Error{Message: message, Type: errorType(status), Param: param, Code: code})
+	k.out = k.endpoint.dialect.appendError(k.out[:0], status, wire.Error{Message: message, Type: errorType(status), Param: param, Code: code}, k.id)
 	k.answer(status, k.out)
 }
 
@@ -168,7 +172,11 @@ func (k *call) infer() {
 	}
 	k.books = k.srv.books.of(unknownModel)
 	k.ask.Class = k.srv.cfg.DefaultClass
-	if !k.authenticate() || !k.scan() || !k.permit() || !k.charge() {
+	if !k.authenticate() || !k.scan() || !k.permit() || !k.translate() || !k.charge() {
+		return
+	}
+	if k.translation != nil && k.endpoint.path == countTokensPath {
+		k.countTokens()
 		return
 	}
 	k.observed = true
@@ -187,13 +195,7 @@ func (k *call) scan() bool {
 		return false
 	}
 	if err := k.head.Scan(k.ctx.Request.Body()); err != nil {
-		k.outcome = slo.BadRequest
-		var be *wire.BodyError
-		param := ""
-		if errors.As(err, &be) {
-			param = be.Param
-		}
-		k.refuseParam(fasthttp.StatusBadRequest, "invalid_body", "The body cannot be used: "+err.Error()+".", param, 0)
+		k.unusable(err)
 		return false
 	}
 	if len(k.head.Model) == 0 {
@@ -203,6 +205,17 @@ func (k *call) scan() bool {
 	}
 	k.head.Stream = k.head.Stream && k.endpoint.streams
 	return k.times() && k.class()
+}
+
+// unusable refuses a body for what err says.
+func (k *call) unusable(err error) {
+	k.outcome = slo.BadRequest
+	var be *wire.BodyError
+	param := ""
+	if errors.As(err, &be) {
+		param = be.Param
+	}
+	k.refuseParam(fasthttp.StatusBadRequest, "invalid_body", "The body cannot be used: "+err.Error()+".", param, 0)
 }
 
 // times reads the request's deadline.
@@ -295,7 +308,7 @@ func (k *call) hashPrompt() {
 	if block == 0 || k.head.Prompt.Len() < block {
 		return
 	}
-	prompt := k.ctx.Request.Body()[k.head.Prompt.Start:k.head.Prompt.End]
+	prompt := k.payload()[k.head.Prompt.Start:k.head.Prompt.End]
 	prompt = prompt[:min(len(prompt), maxPrompt)]
 	k.prefix = prefix.Hash(k.prefix[:0], prefix.Seed(k.model.Name, "", k.key.Tenant), prompt, block)
 	k.ask.Prefix, k.ask.BlockTokens = k.prefix, block/bytesPerToken

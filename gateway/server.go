@@ -264,7 +264,11 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	ctx.Response.Reset()
 	ctx.Response.SetStatusCode(status)
 	ctx.Response.Header.SetContentType("application/json")
-	body := wire.AppendError(nil, wire.Error{Message: text, Type: errorType(status), Code: code})
+	d := dialectOpenAI
+	if e := endpointOf(ctx.Request.Header.RequestURI()); e != nil {
+		d = e.dialect
+	}
+	body := d.appendError(nil, status, wire.Error{Message: text, Type: errorType(status), Code: code}, nil)
 	ctx.Response.SetBody(body)
 	s.recordUnreadable(ctx, status, code, len(body))
 }

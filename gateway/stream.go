@@ -22,6 +22,8 @@ func (k *call) relayEvents() (again bool) {
 		return false
 	case a.stream.Error:
 		return k.endFault()
+	case k.translation.faulty():
+		return k.endUntold()
 	case errors.Is(err, io.EOF):
 		return k.endEvents()
 	case err == nil:
@@ -48,7 +50,7 @@ func (a *attempt) takeEvents(n int) bool {
 			return true
 		}
 	}
-	return k.pass(send, keep) && !a.stream.Error && k.inTime()
+	return k.pass(send, keep) && !a.stream.Error && !k.translation.faulty() && k.inTime()
 }
 
 // feed looks at n new bytes behind what is kept and notes the times of tokens. send counts what is held too.
@@ -146,7 +148,9 @@ func (k *call) seal(n int) {
 	if n > 0 || !k.sealed {
 		outcome := k.outcome
 		k.send(n, true)
-		k.outcome = outcome
+		if k.outcome = outcome; k.translation.faulty() {
+			k.outcome = slo.UpstreamError
+		}
 	}
 }
 
@@ -177,11 +181,14 @@ func (k *call) sendError(e wire.Error) {
 	a := k.at
 	a.held, a.kept, a.aside = 0, 0, a.aside[:0]
 	k.told.code = e.Code
+	if k.translation != nil {
+		k.translation.over = true
+	}
 	n := 0
 	if a.stream.Torn {
 		n = copy(a.body(), "\n\n") // ends the event whose beginning has gone out
 	}
-	a.scratch = k.endpoint.dialect.appendErrorEvent(a.scratch[:0], e)
+	a.scratch = k.endpoint.dialect.appendErrorEvent(a.scratch[:0], e, k.id)
 	n += copy(a.body()[n:], a.scratch)
 	k.seal(n)
 }

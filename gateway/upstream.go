@@ -65,10 +65,11 @@ func (k *call) fail(status int, outcome slo.Outcome, code, message string) {
 // only those of tracing go on, so no credential, hop-by-hop or internal header can.
 func (a *attempt) prepare() {
 	k := a.call
-	body := k.ctx.Request.Body()
-	a.stream.HideUsage = k.head.Stream && !k.head.IncludeUsage
-	a.parts, a.scratch = k.head.AppendEdits(a.parts[:0], a.scratch[:0], body, wire.Edits{
-		Model: a.replica.UpstreamModel, IncludeUsage: k.head.Stream,
+	k.translation.begin()
+	options := k.head.Stream && k.endpoint.dialect == dialectOpenAI // the API has stream_options
+	a.stream.HideUsage = options && !k.head.IncludeUsage
+	a.parts, a.scratch = k.head.AppendEdits(a.parts[:0], a.scratch[:0], k.payload(), wire.Edits{
+		Model: a.replica.UpstreamModel, IncludeUsage: options,
 	})
 	h := append(a.header[:0], "Content-Type: application/json\r\nUser-Agent: sluice\r\nAccept-Encoding: identity\r\nAccept: "...)
 	if k.head.Stream {
@@ -81,6 +82,9 @@ func (a *attempt) prepare() {
 	h = append(h, k.conn.peer...)
 	h = append(h, "\r\n"...)
 	h = k.appendTrace(h)
+	if k.endpoint.dialect == dialectAnthropic && k.translation == nil {
+		h = appendVersions(h, &k.ctx.Request.Header)
+	}
 	if auth := k.srv.deps.UpstreamAuth(a.replica.ID); auth != "" {
 		h = append(h, "Authorization: "...)
 		h = append(h, auth...)
@@ -88,7 +92,7 @@ func (a *attempt) prepare() {
 	}
 	a.header = h
 	a.upstream = relay.Request{
-		Addr: a.replica.Addr, Method: "POST", Path: k.endpoint.path, Header: h, Body: a.parts,
+		Addr: a.replica.Addr, Method: "POST", Path: k.enginePath(), Header: h, Body: a.parts,
 		FirstByteTimeout: max(time.Until(k.deadline), time.Millisecond),
 	}
 }
@@ -187,5 +191,6 @@ func (k *call) tellFailure() {
 	if f.status == 429 || f.status == 503 {
 		k.refuseParam(f.status, f.code, f.message, "", f.retryAfterS*1000) // for its Retry-After
 	}
-	k.answer(f.status, f.body)
+	k.out = k.endpoint.dialect.appendEngineError(k.out[:0], f.body, f.status, k.id)
+	k.answer(f.status, k.out)
 }

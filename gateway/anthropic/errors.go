@@ -34,23 +34,41 @@ func TypeOf(status int) string {
 	return wire.TypeInvalidRequest
 }
 
-// AppendError appends an error body of the Messages API. An empty requestID is left out.
-func AppendError(dst []byte, kind, message string, requestID []byte) []byte {
+// Error is what a client is told. An empty Code or RequestID is left out.
+type Error struct {
+	Type    string
+	Message string
+	// Code says the cause, by a name that does not change. The Messages API has no such member; its clients ignore it.
+	Code      string
+	RequestID []byte
+}
+
+// AppendError appends an error body of the Messages API.
+func AppendError(dst []byte, e Error) []byte {
 	dst = append(dst, `{"type":"error","error":{"type":`...)
-	dst = wire.AppendQuoted(dst, kind)
+	dst = wire.AppendQuoted(dst, e.Type)
 	dst = append(dst, `,"message":`...)
-	dst = wire.AppendQuoted(dst, message)
+	dst = wire.AppendQuoted(dst, e.Message)
+	if e.Code != "" {
+		dst = append(dst, `,"code":`...)
+		dst = wire.AppendQuoted(dst, e.Code)
+	}
 	dst = append(dst, '}')
-	if len(requestID) > 0 {
+	if len(e.RequestID) > 0 {
 		dst = append(dst, `,"request_id":`...)
-		dst = wire.AppendQuoted(dst, string(requestID))
+		dst = wire.AppendQuoted(dst, string(e.RequestID))
 	}
 	return append(dst, '}')
 }
 
 // AppendErrorEvent appends the event that ends a stream whose head has been sent already.
-func AppendErrorEvent(dst []byte, kind, message string, requestID []byte) []byte {
+func AppendErrorEvent(dst []byte, e Error) []byte {
 	dst = append(dst, "event: error\ndata: "...)
-	dst = AppendError(dst, kind, message, requestID)
+	dst = AppendError(dst, e)
 	return append(dst, "\n\n"...)
+}
+
+// IsError reports that a body is an error as the Messages API tells it.
+func IsError(body []byte) bool {
+	return string(member(body, "type")) == `"error"` && len(member(body, "error")) > 0
 }

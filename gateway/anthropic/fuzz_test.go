@@ -39,7 +39,7 @@ func FuzzMessage(f *testing.F) {
 			t.Fatalf("%v: %s", err, message)
 		}
 		kind, text := EngineError(body, status)
-		if e := AppendError(nil, kind, text, nil); !json.Valid(e) || len(e) > 8*maxErrorText {
+		if e := AppendError(nil, Error{Type: kind, Message: text}); !json.Valid(e) || len(e) > 8*maxErrorText {
 			t.Fatalf("not an error: %s", e)
 		}
 	})

@@ -53,7 +53,7 @@ func TestGolden(t *testing.T) {
 				var status int
 				d.ScanArgs(t, "status", &status)
 				kind, message := EngineError([]byte(d.Input), status)
-				return string(AppendError(nil, kind, message, []byte("req_1"))) + "\n"
+				return string(AppendError(nil, Error{Type: kind, Message: message, RequestID: []byte("req_1")})) + "\n"
 			}
 			return "no such command\n"
 		})

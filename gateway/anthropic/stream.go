@@ -8,6 +8,9 @@ import (
 	"sluice/gateway/wire"
 )
 
+// Ping is the event that says that the answer is still on its way.
+const Ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n"
+
 // maxErrorText bounds what a client is told of an engine's error, in bytes.
 const maxErrorText = 1 << 10
 
@@ -70,7 +73,7 @@ func (s *Stream) event(dst []byte) []byte {
 	case f.Over():
 		return s.fail(dst, TypeAPI, "The engine sent an event that is too large.")
 	case f.Lines() == 0:
-		return append(dst, "event: ping\ndata: {\"type\":\"ping\"}\n\n"...) // a comment: the engine lives
+		return append(dst, Ping...) // a comment: the engine lives
 	case string(data) == "[DONE]":
 		return s.finish(dst)
 	case !json.Valid(data):
@@ -89,7 +92,7 @@ func (s *Stream) event(dst []byte) []byte {
 // fail writes an error, after which nothing follows.
 func (s *Stream) fail(dst []byte, kind, message string) []byte {
 	s.Fault = true
-	return AppendErrorEvent(dst, kind, message, nil)
+	return AppendErrorEvent(dst, Error{Type: kind, Message: message, RequestID: []byte(s.answer.ID)})
 }
 
 // EngineError reads an engine's error, in whatever of the usual shapes, as a type of the Messages API and a message.
