@@ -216,6 +216,7 @@ func (k *call) appendHead(length int64, events bool) {
 		b = append(b, k.id...)
 		b = append(b, "\r\n"...)
 	}
+	b = k.appendCORS(b)
 	if events {
 		b = append(b, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"...)
 	}
@@ -236,11 +237,8 @@ func (k *call) appendHead(length int64, events bool) {
 // dropped knows the answer headers that end here: hop by hop, framing, and what is the gateway's to say.
 func dropped(name []byte, events bool) bool {
 	var room [24]byte
-	if len(name) > len(room) {
-		return false
-	}
-	lower := room[:len(name)]
-	for i, ch := range name {
+	lower := room[:min(len(name), len(room))] // no name below is as long; the beginning of a longer one decides
+	for i, ch := range name[:len(lower)] {
 		if ch-'A' <= 'Z'-'A' {
 			ch |= 0x20
 		}

@@ -52,6 +52,9 @@ type Config struct {
 	PrefixBlockBytes int `json:"prefixBlockBytes"`
 	// ReadinessLagMs is how long a shutdown goes on accepting after /readyz says no, so that balancers can notice.
 	ReadinessLagMs int64 `json:"readinessLagMs"`
+	// CORSOrigins are the sites whose pages may ask from a browser, as its Origin header names them: https://app.example;
+	// * for all. None: no answer says a word about CORS.
+	CORSOrigins []string `json:"corsOrigins"`
 }
 
 // Default returns settings for a gateway inside a cluster.
@@ -98,6 +101,9 @@ func (c Config) Validate() error {
 	}
 	if !(c.RetryRatio >= 0 && c.RetryRatio <= 1) {
 		return fmt.Errorf("%w: retryRatio is %v; write 0 to 1", ErrConfig, c.RetryRatio)
+	}
+	if err := validOrigins(c.CORSOrigins); err != nil {
+		return err
 	}
 	if !c.DefaultClass.Valid() {
 		return fmt.Errorf("%w: defaultClass is %v; write interactive, standard or batch", ErrConfig, c.DefaultClass)

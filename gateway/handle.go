@@ -34,9 +34,15 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 // not exist, so no spelling gets around a check.
 func (k *call) route() {
 	ctx := k.ctx
+	if !k.sound() {
+		return
+	}
 	path := ctx.Request.Header.RequestURI()
 	if q := bytes.IndexByte(path, '?'); q >= 0 {
 		path = path[:q]
+	}
+	if k.preflight(path) {
+		return
 	}
 	get := ctx.IsGet() || ctx.IsHead()
 	switch string(path) {
@@ -92,6 +98,7 @@ func (k *call) answer(status int, body []byte) {
 	if k.endpoint.dialect == dialectAnthropic {
 		h.SetBytesV("Request-Id", k.id)
 	}
+	k.srv.setCORS(k.ctx)
 	k.ctx.Response.SetBody(body)
 	k.told.status, k.told.sent = status, k.told.sent+int64(len(body))
 	if k.srv.draining.Load() {

@@ -127,7 +127,7 @@ func (k *call) closeRecord() {
 	r.StartUnixNs = k.arrived.UnixNano()
 	r.SetID(k.id)
 	r.Client, r.Method = k.conn.peer, shownMethod(header.Method())
-	if r.Endpoint = k.endpoint.path; k.endpoint == noEndpoint {
+	if r.Endpoint = k.endpoint.path; r.Endpoint == "" {
 		r.Endpoint, r.Probe = shownPath(header.RequestURI())
 	}
 	r.Tenant, r.Key, r.Class = k.key.Tenant, k.key.ID, k.ask.Class

@@ -264,6 +264,7 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	ctx.Response.Reset()
 	ctx.Response.SetStatusCode(status)
 	ctx.Response.Header.SetContentType("application/json")
+	s.setCORS(ctx)
 	d := dialectOpenAI
 	if e := endpointOf(ctx.Request.Header.RequestURI()); e != nil {
 		d = e.dialect

@@ -20,6 +20,7 @@ import (
 	"sluice/fill/exec"
 	"sluice/gateway"
 	"sluice/gateway/admin"
+	"sluice/gateway/sink"
 	"sluice/nodes"
 	"sluice/nodes/gossip"
 	"sluice/nodes/registry"
@@ -45,7 +46,10 @@ type serverOptions struct {
 	// UsesTLS says where agents' listeners speak TLS; nil means
 	// trust.AgentUsesTLS.
 	UsesTLS func(addr string) bool
-	Log     *slog.Logger
+	// Records is what is told of requests; CORSOrigins whose pages may send them.
+	Records     sink.Config
+	CORSOrigins []string
+	Log         *slog.Logger
 }
 
 // Periods and limits of a server, in milliseconds.
@@ -68,6 +72,7 @@ type server struct {
 	table     atomic.Pointer[router.Table] // given to the route last
 	coming    atomic.Pointer[map[string]router.Coming]
 	data      *gateway.Server
+	records   *sink.Sink // nil: nothing is told of requests
 	admin     *admin.Server
 	audit     *lineFile
 	history   *history
@@ -139,10 +144,13 @@ func (s *server) start() error {
 
 func (s *server) startData() error {
 	cfg := gateway.Default()
-	cfg.Addr = s.opts.Listen
-	var err error
+	cfg.Addr, cfg.CORSOrigins = s.opts.Listen, s.opts.CORSOrigins
+	err := s.openRecords()
+	if err != nil {
+		return err
+	}
 	s.data, err = gateway.New(cfg, gateway.Deps{Router: gateway.FromOwn(s.route, s.table.Load), Keys: s.keys, Observer: s.meter,
-		NowMs: s.ctl.NowMs, Log: s.opts.Log})
+		NowMs: s.ctl.NowMs, Log: s.opts.Log, Records: s.records})
 	if err != nil {
 		return err
 	}
@@ -375,6 +383,9 @@ func (s *server) close() {
 	defer cancel()
 	if s.data != nil {
 		s.data.Shutdown(ctx)
+	}
+	if s.records != nil {
+		s.records.Close(ctx)
 	}
 	if s.admin != nil {
 		s.admin.Shutdown(ctx)

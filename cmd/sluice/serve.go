@@ -49,6 +49,7 @@ func untilSignal(parent context.Context) (context.Context, context.CancelFunc) {
 func newServeCmd() *cobra.Command {
 	var o serverOptions
 	var logs logFlags
+	var records recordFlags
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the server: gateway, controller and control port",
@@ -66,10 +67,14 @@ machines come in with a token from "sluice token create".`,
 				return err
 			}
 			o.Log = log
+			if o.Records, err = records.config(os.Getenv, o.Node, log); err != nil {
+				return err
+			}
 			return serveUntil(cmd.Context(), o)
 		},
 	}
 	addServerFlags(cmd, &o)
+	records.add(cmd)
 	logs.add(cmd)
 	return cmd
 }
@@ -79,6 +84,7 @@ func addServerFlags(cmd *cobra.Command, o *serverOptions) {
 	f.StringVar(&o.DataDir, "data", defaultDataDir(), "directory for facts, keys and logs")
 	f.StringVar(&o.Node, "node", hostName(), "name of this server")
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "data port for applications (loopback until keys exist)")
+	f.StringArrayVar(&o.CORSOrigins, "cors-origin", nil, "let browser pages of this origin ask, as https://app.example; may be given again")
 	f.StringVar(&o.Control, "control", "", "TCP control port for agents and clients on other machines (TLS)")
 	f.StringSliceVar(&o.Hosts, "hosts", nil, "further names and addresses for the control port's certificate")
 	f.StringVar(&o.Gossip, "gossip", "", "address to gossip on, host:port")

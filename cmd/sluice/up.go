@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -13,6 +14,7 @@ import (
 func newUpCmd() *cobra.Command {
 	var o serverOptions
 	var logs logFlags
+	var records recordFlags
 	var gpus string
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -29,11 +31,15 @@ more machines may join when --control is given.`,
 				return err
 			}
 			o.Log = log
+			if o.Records, err = records.config(os.Getenv, o.Node, log); err != nil {
+				return err
+			}
 			return upUntil(cmd.Context(), o, gpus)
 		},
 	}
 	addServerFlags(cmd, &o)
 	cmd.Flags().StringVar(&gpus, "gpus", "nvml", "where GPUs come from: "+gpuSourceSyntax)
+	records.add(cmd)
 	logs.add(cmd)
 	return cmd
 }
