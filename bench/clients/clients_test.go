@@ -69,7 +69,7 @@ func newSite(t *testing.T) *site {
 	s.apply("kind: Model\nname: native\nurl: " + s.native + "\nengineModel: native\nspeaks: [messages, responses]\n")
 	s.key("main")
 	s.key("chatOnly", "--model", "chat")
-	s.key("perMinute", "--requests-per-min", "3")
+	s.key("perMinute", "--rpm", "3")
 	s.key("crowd", "--concurrent", "3")
 	for _, secret := range s.keys {
 		s.answers(s.gateway+"/v1/models", secret)

@@ -52,7 +52,7 @@ func sluiceSetUp(s *Setup, r *Running) error {
 			return err
 		}
 	}
-	out, err := sluiceVerb(s, "key", "create", "--requests-per-min", "1000000000", "--concurrent", "1000000",
+	out, err := sluiceVerb(s, "key", "create", "--rpm", "1000000000", "--tpm", "1000000000", "--concurrent", "1000000",
 		"--model", Model, "--model", SlotModel, "-o", "json")
 	if err != nil {
 		return err
