@@ -1,4 +1,4 @@
-// Package gateway is the data port: it takes requests of the OpenAI API, sends each to the replica that the router
+// Package gateway is the data port: it takes requests of the OpenAI API and of Anthropic's Messages API, sends each to the replica that the router
 // names, and passes the answer back byte by byte.
 //
 // # Reading order
@@ -16,7 +16,8 @@
 // Whether a request may pass (key, model, limits), what the engine must see other than the client sent (the model's name
 // there, include_usage), whether a failed try is repeated elsewhere (only while no byte of an answer has reached the
 // client, within a budget), and how every ending is told: each request ends in exactly one slo.Outcome. Answers are
-// relayed as bytes; see package wire for the two exceptions.
+// relayed as bytes; see package wire for the two exceptions. Messages for engines that know chat completions only are
+// translated both ways; see package anthropic for what that decides.
 //
 // # What its caller owes it
 //

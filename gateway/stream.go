@@ -106,7 +106,8 @@ func (k *call) endFault() (again bool) {
 }
 
 // endEvents ends a stream whose body ended in order, perhaps with bytes of an event that has not. An engine that closed
-// after a finish reason, or whose body's framing is whole, has said everything; the end marker is added if it forgot.
+// after a finish reason, or whose body's framing is whole, has said everything; the end marker is added if it forgot. A
+// stream of typed events has ended with its last one only.
 func (k *call) endEvents() (again bool) {
 	a := k.at
 	s, n := &a.stream, a.held
@@ -125,7 +126,7 @@ func (k *call) endEvents() (again bool) {
 		return k.endFault()
 	case s.Error:
 		return k.endFault()
-	case s.Done, s.Finish, a.exchange.Framed() && s.Events > 0:
+	case s.Done, !s.Typed && (s.Finish || a.exchange.Framed() && s.Events > 0):
 		k.outcome = slo.OK
 		if !s.Done {
 			n += copy(a.body()[n:], wire.DoneEvent)

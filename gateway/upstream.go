@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"errors"
 	"time"
 
@@ -158,12 +157,12 @@ func (k *call) refusedUpstream(status int) (again bool) {
 
 // hasErrorObject reports that a body is JSON with an error member that is an object, the only form that is passed on.
 func hasErrorObject(body []byte) bool {
-	at := bytes.Index(body, []byte(`"error"`))
-	if at < 0 || wire.ReadEvent(nil, body).Malformed || !wire.ReadEvent(nil, body).Error {
-		return false
+	found := false
+	m := wire.ReadMembers(body)
+	for m.Next() {
+		found = found || string(m.Name) == "error" && m.Value[0] == '{' && len(m.Value) > len("{}")
 	}
-	rest := bytes.TrimLeft(body[at+len(`"error"`):], " \t\r\n")
-	return len(rest) > 1 && rest[0] == ':' && bytes.TrimLeft(rest[1:], " \t\r\n")[0] == '{'
+	return found && !m.Malformed()
 }
 
 // retryAfter reads a Retry-After header, seconds or a date; 0 without one.

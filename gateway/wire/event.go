@@ -60,7 +60,7 @@ func ReadEvent(name, data []byte) Event {
 		}
 		if !more {
 			ev.classify()
-			ev.Opening = (ev.kind == kindOpening || !ev.NoChoices) && !ev.Content && !ev.Finish && !ev.Error && !ev.Usage.Known
+			ev.Opening = (ev.kind == kindOpening || !ev.NoChoices && !ev.Usage.Known) && !ev.Content && !ev.Finish && !ev.Error
 			return ev
 		}
 	}
@@ -85,6 +85,9 @@ func (ev *Event) member(c *cursor, key []byte) flaw {
 				ev.Message = text
 			}
 			return f
+		}
+		if c.peek() == '{' {
+			return ev.message(c)
 		}
 	case "response":
 		if c.peek() == '{' {
@@ -233,16 +236,18 @@ func (c *cursor) filled() (bool, flaw) {
 	return f == flawNone && raw[0] != 'n' && len(raw) > 2, f
 }
 
-// read reads the usage object at the cursor, by the names of both of OpenAI's APIs. Details below are stepped over.
+// read reads the usage object at the cursor, by the names of OpenAI's APIs and of Anthropic's, where what came from a
+// cache or went into one is counted apart. Details below are stepped over.
 func (u *Usage) read(c *cursor) flaw {
 	c.i++
-	total := -1
+	total, cached := -1, 0
 	for first := true; ; first = false {
 		key, more, f := c.member(first)
 		if f != flawNone || !more {
 			if total >= 0 && !u.Known {
 				u.Input, u.Known = total, true
 			}
+			u.Input += cached
 			return f
 		}
 		var n int
@@ -255,6 +260,9 @@ func (u *Usage) read(c *cursor) flaw {
 			if n, f = c.count(); n >= 0 {
 				u.Output, u.Known = n, true
 			}
+		case "cache_read_input_tokens", "cache_creation_input_tokens":
+			n, f = c.count()
+			cached += max(n, 0)
 		case "total_tokens": // all that some rerankers say
 			total, f = c.count()
 		default:

@@ -112,6 +112,9 @@ func (s *Stream) event(size int) (drop int) {
 	}
 	ev := ReadEvent(f.Name(), f.Data())
 	if ev.Usage.Known {
+		if ev.Typed { // what the first of Anthropic's events counts, the last need not repeat
+			ev.Usage.Input = max(ev.Usage.Input, s.Usage.Input)
+		}
 		s.Usage = ev.Usage
 	}
 	if ev.Content {

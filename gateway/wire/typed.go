@@ -5,8 +5,8 @@ import "bytes"
 // MaxResponseIDBytes bounds the id of a response that is remembered.
 const MaxResponseIDBytes = 128
 
-// Events of OpenAI's responses and transcriptions say what they are in a member called type, and end with one of their
-// own instead of [DONE].
+// Events of OpenAI's responses and transcriptions, and of Anthropic's messages, say what they are in a member called
+// type, and end with one of their own instead of [DONE].
 type eventKind uint8
 
 const (
@@ -20,9 +20,13 @@ const (
 
 func kindOf(name []byte) eventKind {
 	switch string(name) {
-	case "response.created", "response.queued", "response.in_progress":
+	case "response.created", "response.queued", "response.in_progress", "message_start":
 		return kindOpening
-	case "response.completed", "response.incomplete", "transcript.text.done":
+	case "content_block_start", "content_block_stop", "message_delta", "ping":
+		return kindOther
+	case "content_block_delta":
+		return kindDelta
+	case "response.completed", "response.incomplete", "transcript.text.done", "message_stop":
 		return kindFinished
 	case "response.failed", "response.cancelled":
 		return kindFailed
@@ -50,6 +54,25 @@ func (ev *Event) response(c *cursor) flaw {
 		case string(key) == "usage" && c.peek() == '{':
 			f = ev.Usage.read(c)
 		default:
+			f = c.value()
+		}
+		if f != flawNone {
+			return f
+		}
+	}
+}
+
+// message reads the message object that Anthropic's first event carries: its usage.
+func (ev *Event) message(c *cursor) flaw {
+	c.i++
+	for first := true; ; first = false {
+		key, more, f := c.member(first)
+		if f != flawNone || !more {
+			return f
+		}
+		if string(key) == "usage" && c.peek() == '{' {
+			f = ev.Usage.read(c)
+		} else {
 			f = c.value()
 		}
 		if f != flawNone {
