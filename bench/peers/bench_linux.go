@@ -17,18 +17,17 @@ type bench struct {
 	engine  *rig.Engine
 	peers   []*peer.Peer
 	running []*peer.Running
-	got     map[string]map[string][]float64 // by peer, by column
+	got     results
 	notes   []string
 }
-
-// direct is no gateway at all.
-const direct = "direct"
 
 // measure is one thing that is measured of each peer.
 type measure struct {
 	name string
 	// once: in the first round only, of a peer started for it; what it leaves behind must not touch the rest.
 	once bool
+	// pair: of a peer before two engines, which are processes.
+	pair bool
 	// direct: without any gateway too.
 	direct bool
 	run    func(b *bench, p *peer.Running) error
@@ -36,7 +35,15 @@ type measure struct {
 
 var measures = []measure{
 	{name: "plain", run: (*bench).plain},
+	{name: "latency", run: (*bench).latency},
+	{name: "open", run: (*bench).openLoop},
+	{name: "prompts", run: (*bench).prompts},
 	{name: "tokens", direct: true, run: (*bench).tokens},
+	{name: "held", direct: true, run: (*bench).held},
+	{name: "calls", once: true, run: (*bench).calls},
+	{name: "departures", once: true, run: (*bench).departures},
+	{name: "restart", once: true, run: (*bench).restart},
+	{name: "kill", once: true, pair: true},
 	{name: "memory", once: true, run: (*bench).memory},
 }
 
@@ -77,7 +84,7 @@ func (b *bench) measure(todo []measure) error {
 			}
 			b.say("round %d of %d: %s", round+1, b.o.rounds, m.name)
 			if m.direct {
-				if err := m.run(b, &peer.Running{Peer: &peer.Peer{Name: direct}, Addr: b.engine.Addr()}); err != nil {
+				if err := m.run(b, &peer.Running{Peer: &peer.Peer{Name: nameDirect}, Addr: b.engine.Addr()}); err != nil {
 					return fmt.Errorf("%s, direct: %w", m.name, err)
 				}
 			}
@@ -105,6 +112,9 @@ func (b *bench) measure(todo []measure) error {
 
 // alone runs a measure on a peer that nothing was asked of before.
 func (b *bench) alone(m measure, p *peer.Peer) error {
+	if m.pair {
+		return b.killOne(p)
+	}
 	r, err := b.start(p, b.engine.Addr())
 	if err != nil {
 		return err
@@ -135,30 +145,38 @@ func (b *bench) stopAll() {
 }
 
 // answerWait is how long a peer that listens may take to answer.
-const answerWait = 10 * time.Second
+const answerWait = 15 * time.Second
 
 // start starts a peer and waits until a request gets through it.
 func (b *bench) start(p *peer.Peer, engines ...string) (*peer.Running, error) {
-	r, err := p.Start(peer.Setup{Dir: b.dir, Core: b.o.core, Engines: engines, Sluice: b.o.sluice})
+	r, err := p.Start(b.setup(engines...))
 	if err != nil {
 		return nil, err
 	}
-	b.engine.Answer = rig.Answer{Body: rig.PlainAnswer(smallBytes)}
-	c, err := b.rig.Closed(b.ask(r, smallBytes, false), 1)
-	if err != nil {
-		r.Stop()
-		return nil, err
-	}
-	err = b.rig.RunUntil(answerWait, func() bool { return c.Answers > 0 })
-	c.Close()
-	if err == nil && c.Answers == 0 {
-		err = fmt.Errorf("%s does not pass a request on within %v (%d errors, %d lost)", p.Name, answerWait, c.Errors, c.Lost)
-	}
-	if err != nil {
+	if err := b.passes(r); err != nil {
 		r.Stop()
 		return nil, err
 	}
 	return r, nil
+}
+
+func (b *bench) setup(engines ...string) peer.Setup {
+	return peer.Setup{Dir: b.dir, Core: b.o.core, Engines: engines, Sluice: b.o.sluice}
+}
+
+// passes waits until a request gets through a peer.
+func (b *bench) passes(r *peer.Running) error {
+	b.engine.Answer = rig.Answer{Body: rig.PlainAnswer(smallBytes)}
+	c, err := b.rig.Closed(b.ask(r, smallBytes, false), 1)
+	if err != nil {
+		return err
+	}
+	err = b.rig.RunUntil(answerWait, func() bool { return c.Answers > 0 })
+	c.Close()
+	if err == nil && c.Answers == 0 {
+		err = fmt.Errorf("%s does not pass a request on within %v (%d errors, %d lost)", r.Name, answerWait, c.Errors, c.Lost)
+	}
+	return err
 }
 
 // ask is the usual request to a peer.

@@ -34,6 +34,7 @@ type options struct {
 func main() {
 	proc.Enter()
 	peer.EnterReference()
+	peer.EnterEngine()
 	var o options
 	flag.StringVar(&o.only, "only", "", "measures, with commas between: "+strings.Join(measureNames(), ", ")+" (default all)")
 	flag.StringVar(&o.peers, "peers", "", "peers whose names begin so, with commas between (default all that are found)")
@@ -68,7 +69,7 @@ func run(o options) error {
 		return err
 	}
 	debug.SetGCPercent(800) // the rig's samples are its only garbage
-	b := &bench{o: o, window: time.Duration(o.secondsS * float64(time.Second)), got: map[string]map[string][]float64{}}
+	b := &bench{o: o, window: time.Duration(o.secondsS * float64(time.Second)), got: results{}}
 	if b.dir, err = os.MkdirTemp("", "sluice-peers-"); err != nil {
 		return fmt.Errorf("make a folder for the peers: %w", err)
 	}

@@ -178,7 +178,8 @@ func (b *bench) hold(p *peer.Running, streams int, column string) error {
 	}
 	b.failures(p, fmt.Sprint(streams, " streams held"), d.Tally)
 	b.add(p.Name, column, float64(rss)/1e6)
-	if streams > 1000 {
+	if column == colRSSMost {
+		b.add(p.Name, colStreams, float64(streams))
 		b.add(p.Name, colServed, float64(d.Begun)/float64(streams)*100)
 	}
 	b.say("  %-18s %d of %d streams served, %d tokens in %.1f s, %.0f MB", p.Name, d.Begun, streams, t.Tokens, t.seconds, float64(rss)/1e6)

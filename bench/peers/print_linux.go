@@ -3,26 +3,30 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
+	"slices"
 	"time"
-
-	"sluice/bench/peers/peer"
-	"sluice/bench/peers/stat"
 )
 
 // report prints the tables and writes the file.
 func (b *bench) report() error {
-	names := []string{direct}
+	names := []string{nameDirect}
 	for _, p := range b.peers {
 		names = append(names, p.Name)
 	}
 	fmt.Println()
-	for _, col := range columns {
-		b.table(col, names)
+	for _, p := range pages {
+		if t := b.got.table(p, names, nameNginx); t != "" {
+			fmt.Println(t)
+		}
+	}
+	if t := b.got.judge(); t != "" {
+		fmt.Println(t)
 	}
 	for _, n := range b.notes {
-		fmt.Println("note:", n)
+		fmt.Println("- " + n)
 	}
 	if b.o.out == "" {
 		return nil
@@ -30,41 +34,17 @@ func (b *bench) report() error {
 	return b.save()
 }
 
-// table prints one column of all peers, with the ratio to tuned nginx.
-func (b *bench) table(col string, names []string) {
-	nginx := stat.Of(b.got[peer.NginxTuned][col])
-	head := false
-	for _, n := range names {
-		f := stat.Of(b.got[n][col])
-		if f.Runs == 0 {
-			continue
-		}
-		if !head {
-			fmt.Printf("%s\n", col)
-			head = true
-		}
-		ratio := ""
-		if nginx.Runs > 0 && nginx.Median > 0 {
-			ratio = fmt.Sprintf("%.2f of nginx tuned", f.Median/nginx.Median)
-		}
-		fmt.Printf("  %-18s %-24s %s\n", n, cell(f), ratio)
-	}
-	if head {
-		fmt.Println()
-	}
-}
-
-// save writes everything as JSON.
+// save writes everything as JSON. What could not be measured in a run is left out of its runs.
 func (b *bench) save() error {
-	peers := map[string]map[string]stat.Figure{}
-	for name, cols := range b.got {
-		peers[name] = map[string]stat.Figure{}
-		for col, v := range cols {
-			peers[name][col] = stat.Of(v)
+	runs := results{}
+	for name, columns := range b.got {
+		runs[name] = map[string][]float64{}
+		for c, v := range columns {
+			runs[name][c] = slices.DeleteFunc(slices.Clone(v), math.IsNaN)
 		}
 	}
 	doc := map[string]any{"takenAt": time.Now().UTC().Format(time.RFC3339), "rounds": b.o.rounds, "windowS": b.o.secondsS,
-		"go": runtime.Version(), "notes": b.notes, "peers": peers, "runs": b.got}
+		"go": runtime.Version(), "notes": b.notes, "peers": b.got.figures(), "runs": runs}
 	out, err := json.MarshalIndent(doc, "", "  ")
 	if err != nil {
 		return fmt.Errorf("render the results: %w", err)

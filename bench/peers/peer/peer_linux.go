@@ -45,24 +45,18 @@ type Running struct {
 	Key  string // to be shown with each request, if not empty
 }
 
-// Names of the peers that goals are measured against, and of sluice.
-const (
-	Sluice      = "sluice"
-	NginxTuned  = "nginx tuned"
-	HAProxy     = "haproxy"
-	Caddy       = "caddy"
-	RefFastHTTP = "ref fasthttp"
-)
+// Sluice is the name of what all this is for.
+const Sluice = "sluice"
 
 // All returns every peer, in the order of the table.
 func All() []*Peer {
 	peers := []*Peer{
 		{Name: Sluice, start: sluiceCommand, after: sluiceSetUp},
-		{Name: NginxTuned, Program: "nginx", start: nginxTuned},
+		{Name: "nginx tuned", Program: "nginx", start: nginxTuned},
 		{Name: "nginx default", Program: "nginx", start: nginxDefault},
-		{Name: HAProxy, Program: "haproxy", start: haproxyDefault},
+		{Name: "haproxy", Program: "haproxy", start: haproxyDefault},
 		{Name: "haproxy no-delay", Program: "haproxy", start: haproxyNoDelay},
-		{Name: Caddy, Program: "caddy", start: caddy},
+		{Name: "caddy", Program: "caddy", start: caddy},
 	}
 	for _, kind := range ref.Kinds {
 		peers = append(peers, &Peer{Name: "ref " + kind, OneEngine: kind == "tcp" || kind == "raw", start: reference(kind)})

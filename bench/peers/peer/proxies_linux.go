@@ -17,14 +17,15 @@ func each(s *Setup, format string) string {
 	return b.String()
 }
 
-// nginxFrame is what both nginx set-ups have alike: one worker, files of its own, limits beyond what is measured.
+// nginxFrame is what both nginx set-ups have alike: one worker, files of its own, limits beyond what is measured. With less than a
+// sixteenth of worker_connections free it would close connections that have not asked yet.
 const nginxFrame = `daemon off;
 %[1]s
 worker_processes 1;
 worker_rlimit_nofile %[2]d;
 pid %[3]s/pid;
 error_log stderr crit;
-events { worker_connections %[2]d; }
+events { worker_connections 1000000; }
 http {
   client_body_temp_path %[3]s/body; proxy_temp_path %[3]s/proxy; fastcgi_temp_path %[3]s/f; uwsgi_temp_path %[3]s/u; scgi_temp_path %[3]s/s;
   client_max_body_size 64m;

@@ -52,8 +52,16 @@ func sluiceSetUp(s *Setup, r *Running) error {
 			return err
 		}
 	}
-	out, err := sluiceVerb(s, "key", "create", "--rpm", "1000000000", "--tpm", "1000000000", "--concurrent", "1000000",
-		"--model", Model, "--model", SlotModel, "-o", "json")
+	return sluiceKey(s, r, Model, SlotModel)
+}
+
+func sluiceKey(s *Setup, r *Running, models ...string) error {
+	args := []string{"key", "create", "--rpm", "1000000000", "--tpm", "1000000000000",
+		"--concurrent", "1000000", "-o", "json"}
+	for _, m := range models {
+		args = append(args, "--model", m)
+	}
+	out, err := sluiceVerb(s, args...)
 	if err != nil {
 		return err
 	}
@@ -63,6 +71,38 @@ func sluiceSetUp(s *Setup, r *Running) error {
 	}
 	r.Key = key.Secret
 	return nil
+}
+
+// sluiceUpCommand is a server with an agent, whose engines may be killed: models by url have one replica only.
+func sluiceUpCommand(s *Setup, port int) (proc.Command, error) {
+	c, err := sluiceCommand(s, port)
+	if err == nil {
+		c.Args = append([]string{"up", "--gpus", "sim:4"}, c.Args[1:]...)
+	}
+	return c, err
+}
+
+// sluiceEngineModel has two replicas, which the agent starts and starts again.
+const sluiceEngineModel = `kind: Model
+name: ` + Model + `
+command: [%q, %s, "{{port}}", %q]
+activeMemory: 1GiB
+minReplicas: 2
+maxReplicas: 2
+maxInFlight: 1024
+`
+
+func sluiceEngines(engine, tag string) func(*Setup, *Running) error {
+	return func(s *Setup, r *Running) error {
+		path, err := write(s, "pair.yaml", fmt.Sprintf(sluiceEngineModel, engine, engineWord, tag))
+		if err != nil {
+			return err
+		}
+		if _, err := sluiceVerb(s, "model", "apply", "-f", path); err != nil {
+			return err
+		}
+		return sluiceKey(s, r, Model)
+	}
 }
 
 // verbTries bounds how often a verb is tried while the server comes up.

@@ -141,7 +141,7 @@ func (p *Process) Stop() {
 
 // Kill ends all of it at once.
 func (p *Process) Kill() {
-	for _, pid := range p.pids() {
+	for _, pid := range p.PIDs() {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 	err := <-p.done
@@ -169,8 +169,8 @@ func (p *Process) tail() string {
 	return string(b[max(0, len(b)-most):])
 }
 
-// pids are the processes of the session.
-func (p *Process) pids() []int {
+// PIDs are the processes of the session.
+func (p *Process) PIDs() []int {
 	all, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
 		return nil
@@ -194,7 +194,7 @@ func (p *Process) CPU() (time.Duration, error) {
 		return 0, err
 	}
 	total := time.Duration(0)
-	for _, pid := range p.pids() {
+	for _, pid := range p.PIDs() {
 		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 		if err != nil {
 			return 0, fmt.Errorf("proc: list threads: %w", err)
@@ -220,7 +220,7 @@ func (p *Process) RSS() (int64, error) {
 		return 0, err
 	}
 	total := int64(0)
-	for _, pid := range p.pids() {
+	for _, pid := range p.PIDs() {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 		if err != nil {
 			continue

@@ -107,7 +107,11 @@ func (d *crowd) redial(own owner, old *client) *client {
 }
 
 // Closed keeps a number of requests outstanding, one a connection.
-type Closed struct{ crowd }
+type Closed struct {
+	crowd
+	paused  bool
+	resting int // connections that wait for Resume
+}
 
 // Closed starts n clients that ask again as soon as they are answered.
 func (r *Rig) Closed(t Target, n int) (*Closed, error) {
@@ -137,15 +141,42 @@ func (d *Closed) answered(c *client) {
 	if c.fd < 0 {
 		c = d.redial(d, c)
 	}
+	if d.paused {
+		d.resting++
+		return
+	}
 	c.ask(d.target.Request, now)
+}
+
+// Pause asks nothing more; connections stay open.
+func (d *Closed) Pause() { d.paused = true }
+
+// Resting reports that a pause has begun on every connection.
+func (d *Closed) Resting() bool { return d.resting == len(d.clients) }
+
+// Resume asks on every connection that rests.
+func (d *Closed) Resume() {
+	d.paused, d.resting = false, 0
+	for _, c := range d.clients {
+		if !c.asked {
+			c.ask(d.target.Request, d.r.Now())
+		}
+	}
 }
 
 func (d *Closed) lost(c *client, asked bool) {
 	if asked {
 		d.loss(c)
 	}
-	if !d.closed {
+	switch {
+	case d.closed:
+	case !d.paused:
 		d.redial(d, c).ask(d.target.Request, d.r.Now())
+	default:
+		d.redial(d, c)
+		if asked {
+			d.resting++
+		}
 	}
 }
 

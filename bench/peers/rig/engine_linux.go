@@ -51,9 +51,6 @@ type Engine struct {
 	eventAt, chunkAt int    // where its time goes
 }
 
-// trialMark is what names a trial in a request: see Request.
-var trialMark = []byte(`"user":"trial-`)
-
 // Listen starts an engine. Port 0 takes a free one.
 func (r *Rig) Listen(port int) (*Engine, error) {
 	e := &Engine{r: r, conns: map[*engineConn]struct{}{}, addr: unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}}

@@ -6,6 +6,9 @@ import (
 	"strings"
 )
 
+// trialMark is what names a trial in a request.
+var trialMark = []byte(`"user":"trial-`)
+
 // Request is a chat completion as it goes over the wire: bodyBytes long, shown to key if there is one. A trial of 0 or
 // more is named in it, for Engine.Asked and Engine.Gone.
 func Request(model, key string, bodyBytes int, stream bool, trial int) []byte {
