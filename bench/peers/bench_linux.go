@@ -30,16 +30,18 @@ type measure struct {
 	pair bool
 	// direct: without any gateway too.
 	direct bool
-	run    func(b *bench, p *peer.Running) error
+	// spin: latencies are taken, so the rig must not sleep.
+	spin bool
+	run  func(b *bench, p *peer.Running) error
 }
 
 var measures = []measure{
 	{name: "plain", run: (*bench).plain},
-	{name: "latency", run: (*bench).latency},
-	{name: "open", run: (*bench).openLoop},
+	{name: "latency", spin: true, run: (*bench).latency},
+	{name: "open", spin: true, run: (*bench).openLoop},
 	{name: "prompts", run: (*bench).prompts},
-	{name: "tokens", direct: true, run: (*bench).tokens},
-	{name: "held", direct: true, run: (*bench).held},
+	{name: "tokens", spin: true, direct: true, run: (*bench).tokens},
+	{name: "held", spin: true, direct: true, run: (*bench).held},
 	{name: "calls", once: true, run: (*bench).calls},
 	{name: "departures", once: true, run: (*bench).departures},
 	{name: "restart", once: true, run: (*bench).restart},
@@ -82,6 +84,7 @@ func (b *bench) measure(todo []measure) error {
 			if err := b.startAll(); err != nil {
 				return err
 			}
+			b.rig.Spin(m.spin)
 			b.say("round %d of %d: %s", round+1, b.o.rounds, m.name)
 			if m.direct {
 				if err := m.run(b, &peer.Running{Peer: &peer.Peer{Name: nameDirect}, Addr: b.engine.Addr()}); err != nil {
@@ -96,6 +99,7 @@ func (b *bench) measure(todo []measure) error {
 		}
 	}
 	b.stopAll()
+	b.rig.Spin(false)
 	for _, m := range todo {
 		if !m.once {
 			continue

@@ -60,8 +60,7 @@ func (b *bench) calls(p *peer.Running) error {
 	for _, col := range callColumns {
 		b.add(p.Name, col, sums[col]/n)
 	}
-	b.say("  %-18s kernel calls a request: %.2f reads, %.2f of them in vain, %.2f writes, %.2f epoll, %.2f futex, %.2f others", p.Name,
-		(sums[colReads]+sums[colReadsVain])/n, sums[colReadsVain]/n, sums[colWrites]/n, sums[colPolls]/n, sums[colFutex]/n, sums[colOtherCalls]/n)
+	b.say("  %-18s kernel calls a request: %s", p.Name, calls.Each(n))
 	return nil
 }
 

@@ -100,7 +100,10 @@ func (b *bench) random(addr string, p *peer.Running, perS float64) ([]float64, e
 	if err != nil {
 		return nil, err
 	}
-	t, err := b.timed(p, &d.Tally, warm/2, b.window)
+	if err := b.rig.RunUntil(answerWait, d.Ready); err != nil {
+		return nil, err
+	}
+	t, err := b.timed(p, &d.Tally, warm/2, b.window*2/3)
 	d.Close()
 	if err != nil {
 		return nil, err

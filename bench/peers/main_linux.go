@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sluice/bench/peers/peer"
 	"sluice/bench/peers/proc"
@@ -63,6 +66,11 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
+	unlock, err := oneAtATime()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	runtime.LockOSThread() // see proc.Start
 	preferred := proc.Prefer()
 	if err := proc.Pin(o.rigCore); err != nil {
@@ -90,6 +98,25 @@ func run(o options) error {
 		return err
 	}
 	return b.report()
+}
+
+// oneAtATime waits until no other run measures on this machine: two would measure each other.
+func oneAtATime() (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(os.TempDir(), "sluice-peers.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the lock of runs: %w", err)
+	}
+	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		fmt.Println("another run is under way on this machine; waiting for its end")
+		for err = unix.EINTR; err == unix.EINTR; { // ends with the other run
+			err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		}
+		if err != nil {
+			f.Close()
+			return nil, fmt.Errorf("wait for another run: %w", err)
+		}
+	}
+	return func() { f.Close() }, nil
 }
 
 // choosePeers keeps those that were asked for and are there.

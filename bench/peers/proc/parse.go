@@ -1,7 +1,10 @@
 package proc
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -42,6 +45,27 @@ type Calls map[string]Call
 
 // Call is one kernel call's count; Failed ones (EAGAIN, mostly) are among Made.
 type Call struct{ Made, Failed int }
+
+// fewest is how often a call must have been made for each thing done to be named.
+const fewest = 0.02
+
+// Each lists the calls for each of n things done, the most frequent first; rare ones are left out.
+func (c Calls) Each(n float64) string {
+	names := slices.SortedFunc(maps.Keys(c), func(a, b string) int {
+		return cmp.Or(cmp.Compare(c[b].Made, c[a].Made), cmp.Compare(a, b))
+	})
+	var b strings.Builder
+	for _, name := range names {
+		if float64(c[name].Made)/n < fewest {
+			break
+		}
+		fmt.Fprintf(&b, ", %s %.2f", name, float64(c[name].Made)/n)
+		if c[name].Failed > 0 {
+			fmt.Fprintf(&b, " (%.2f in vain)", float64(c[name].Failed)/n)
+		}
+	}
+	return strings.TrimPrefix(b.String(), ", ")
+}
 
 // ParseCalls reads strace's summary (-c).
 func ParseCalls(out string) (Calls, error) {

@@ -38,6 +38,9 @@ func TestParseCalls(t *testing.T) {
 	if err != nil || !maps.Equal(got, Calls{"read": {2000, 100}, "write": {1000, 0}}) {
 		t.Error(got, err)
 	}
+	if s := got.Each(1000); s != "read 2.00 (0.10 in vain), write 1.00" {
+		t.Error(s)
+	}
 	if _, err := ParseCalls("strace: attach: not permitted\n"); err == nil {
 		t.Error("nothing was read without an error")
 	}

@@ -180,16 +180,19 @@ func (d *Closed) lost(c *client, asked bool) {
 	}
 }
 
-// maxOpen bounds the connections of an open loop; beyond it requests wait, and their time counts.
-const maxOpen = 4096
+// openConns is how many connections an open loop has. Beyond it requests wait, and their time counts: opening more would
+// turn one stall into a storm of new connections, which is another measure.
+const openConns = 256
 
 // Open sends requests at random times of a given rate, however slow the answers are. Its latencies count from the time
-// that a request should have been sent at.
+// that a request should have been sent at. Each connection asks once before the arrivals begin, so that a gateway has its
+// own behind it.
 type Open struct {
 	crowd
 	rng    *rand.Rand
 	meanNs float64
-	nextNs int64
+	nextNs int64 // never: not all connections have been answered yet
+	warm   int   // connections that have
 	free   []*client
 	late   []int64 // intended times of requests without a connection
 }
@@ -200,10 +203,22 @@ func (r *Rig) Open(t Target, perS float64, seed uint64) (*Open, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Open{crowd: base, rng: rand.New(rand.NewPCG(seed, 1)), meanNs: 1e9 / perS, nextNs: r.Now()}
+	d := &Open{crowd: base, rng: rand.New(rand.NewPCG(seed, 1)), meanNs: 1e9 / perS, nextNs: never}
 	r.timers = append(r.timers, d)
+	for i := range openConns {
+		c, err := r.dial(&d.to, d, i)
+		if err != nil {
+			d.Close()
+			return nil, err
+		}
+		d.clients = append(d.clients, c)
+		c.ask(t.Request, r.Now())
+	}
 	return d, nil
 }
+
+// Ready reports that the arrivals have begun.
+func (d *Open) Ready() bool { return d.nextNs != never }
 
 // Close ends the loop.
 func (d *Open) Close() {
@@ -227,26 +242,20 @@ func (d *Open) send(ns int64) {
 		c.ask(d.target.Request, ns)
 		return
 	}
-	if len(d.clients) >= maxOpen {
-		d.late = append(d.late, ns)
-		return
-	}
-	c, err := d.r.dial(&d.to, d, len(d.clients))
-	if err != nil {
-		d.r.fail(err)
-		return
-	}
-	d.clients = append(d.clients, c)
-	c.ask(d.target.Request, ns)
+	d.late = append(d.late, ns)
 }
 
 func (d *Open) body(*client, []byte) {}
 
 func (d *Open) answered(c *client) {
+	now := d.r.Now()
 	d.end(c)
-	d.sample(d.r.Now() - c.sentNs)
+	d.sample(now - c.sentNs)
 	if c.fd < 0 {
 		c = d.redial(d, c)
+	}
+	if d.warm++; d.warm == openConns {
+		d.nextNs = now
 	}
 	d.rest(c)
 }

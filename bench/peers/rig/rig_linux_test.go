@@ -55,11 +55,15 @@ func TestOpenLoopSendsAtItsRate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
+	if err := r.RunUntil(patience, d.Ready); err != nil {
+		t.Fatal(err)
+	}
+	d.Clear()
 	if err := r.RunUntil(patience, func() bool { return d.Answers >= 100 }); err != nil {
 		t.Fatal(err)
 	}
-	if d.Answers < 100 {
-		t.Errorf("%d answers", d.Answers)
+	if d.Answers < 100 || e.Conns() != openConns {
+		t.Errorf("%d answers on %d connections", d.Answers, e.Conns())
 	}
 	clean(t, d.Tally)
 }
