@@ -56,7 +56,7 @@ func sluiceSetUp(s *Setup, r *Running) error {
 }
 
 func sluiceKey(s *Setup, r *Running, models ...string) error {
-	args := []string{"key", "create", "--rpm", "1000000000", "--tpm", "1000000000000",
+	args := []string{"key", "create", "--rpm", "1000000000", "--tpm", "1000000000",
 		"--concurrent", "1000000", "-o", "json"}
 	for _, m := range models {
 		args = append(args, "--model", m)
