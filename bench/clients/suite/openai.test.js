@@ -138,6 +138,10 @@ test('a retry waits as long as it was told', async () => {
 
 test('limits are told and kept', async () => {
   const limited = client({ apiKey: keys.perMinute })
+  const { response } = await limited.chat.completions.create(ask('hello')).withResponse()
+  assert.equal(response.headers.get('x-ratelimit-limit-requests'), '3')
+  assert.equal(response.headers.get('x-ratelimit-remaining-requests'), '2')
+  assert.match(response.headers.get('x-ratelimit-reset-requests'), /^([\d.]+(ms|s|m|h))+$/)
   let refused = null
   for (let i = 0; i < 4 && !refused; i++) {
     await limited.chat.completions.create(ask('hello')).catch((e) => { refused = e })
