@@ -23,6 +23,7 @@ type Exchange struct {
 	store  *headBuffer // what buf lies in; nil while nothing is there
 	buf    []byte      // request head on the way out, answer head and what came with it on the way in
 	rest   span        // body bytes in buf that came with the head
+	slim   []byte      // what buf lies in while a small head is all there is to keep
 	chunks chunks
 	left   int64       // of a body with a known length
 	room   [8][]byte   // of vector
@@ -311,13 +312,27 @@ func (x *Exchange) drop() {
 	}
 }
 
-// DropHead forgets the answer's headers, so that their room serves others while the body goes on. Bytes of the body
-// that came with the head are kept until they have been read.
+// DropHead forgets the answer's headers: the caller has told them on. Bytes of the body that came with the head are kept
+// until they have been read.
 func (x *Exchange) DropHead() {
 	x.head.headers = x.head.headers[:0]
-	if x.rest.from == x.rest.to {
-		x.drop()
+	x.compact()
+}
+
+// compact gives the head's room back when no bytes of the body are in it any more, moving what there is of headers.
+func (x *Exchange) compact() {
+	if x.store == nil || x.rest.from < x.rest.to {
+		return
 	}
+	if n := len(x.head.headers); n > 0 {
+		end := x.head.headers[n-1].value.to
+		if end > slimHead {
+			return
+		}
+		x.slim = append(x.slim[:0], x.buf[:end]...)
+	}
+	x.drop()
+	x.buf = x.slim
 }
 
 // readHead reads up to the end of the head, interim answers skipped. silent reports a connection that broke before any
@@ -394,6 +409,7 @@ func (x *Exchange) body(from, to int) {
 	if x.head.framing == framingNone {
 		x.end(to > from)
 	}
+	x.compact()
 }
 
 // end notes that the body is complete. extra: bytes follow that no one asked for.
@@ -438,9 +454,7 @@ func (x *Exchange) Read(dst []byte) (int, error) {
 func (x *Exchange) fromHead(dst []byte) int {
 	n := copy(dst, x.buf[x.rest.from:x.rest.to])
 	x.rest.from += n
-	if x.rest.from == x.rest.to && len(x.head.headers) == 0 {
-		x.drop() // DropHead was called
-	}
+	x.compact()
 	return n
 }
 

@@ -35,6 +35,8 @@ const (
 	// maxChunkLine bounds a chunk's size line, extensions included, and maxTrailerBytes all trailers.
 	maxChunkLine    = 256
 	maxTrailerBytes = 8 << 10
+	// slimHead is the largest head that is kept in a buffer of its own while the body goes on.
+	slimHead = 1 << 10
 	// copyBelow: requests up to this size go out in one write from one buffer; larger ones are gathered by the kernel.
 	copyBelow = MaxHeadBytes
 )
