@@ -92,7 +92,7 @@ func (a *attempt) prepare() {
 	a.header = h
 	a.upstream = relay.Request{
 		Addr: a.replica.Addr, Method: "POST", Path: k.enginePath(), Header: h, Body: a.parts,
-		FirstByteTimeout: max(time.Until(k.deadline), time.Millisecond),
+		Deadline: k.deadline,
 	}
 }
 

@@ -42,11 +42,14 @@ type VersionWeight struct {
 type Model struct {
 	Name     string
 	Aliases  []string
-	Adapters []string        // LoRA adapters, by their names at the engine
-	Speaks   []string        // APIs that not every engine has: "messages", "responses"
-	Current  string          // the version that new replicas run, known without any; may be empty
-	Versions []VersionWeight // empty: all versions alike
-	Replicas []Replica
+	Adapters []string // LoRA adapters, by their names at the engine
+	Speaks   []string // APIs that not every engine has: "messages", "responses"
+	// RequestTimeoutMs bounds a request, FirstTokenMs each try up to its first token; 0: the gateway's own limits.
+	RequestTimeoutMs int64
+	FirstTokenMs     int64
+	Current          string          // the version that new replicas run, known without any; may be empty
+	Versions         []VersionWeight // empty: all versions alike
+	Replicas         []Replica
 
 	groups      []group // replicas of one version are neighbours
 	totalWeight int

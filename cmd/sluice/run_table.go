@@ -37,7 +37,7 @@ func tableOf(s *registry.State) (*router.Table, error) {
 			byModel[name] = []router.Replica{external(m)}
 		}
 		models = append(models, router.Model{Name: name, Aliases: m.Spec.Aliases, Adapters: m.Spec.Adapters, Speaks: m.Spec.Speaks,
-			Current: versionName(m.Version), Replicas: byModel[name]})
+			RequestTimeoutMs: m.Spec.RequestTimeoutMs, FirstTokenMs: m.Spec.FirstTokenMs, Current: versionName(m.Version), Replicas: byModel[name]})
 	}
 	return router.NewTable(models)
 }

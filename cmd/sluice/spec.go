@@ -72,6 +72,7 @@ var fields = map[string][]field{
 		{"guaranteeGpus", "guaranteeGpus", intField}, {"maxInFlight", "maxInFlight", intField},
 		{"objectives", "objectives", objectivesField}, {"startTimeout", "startTimeoutMs", timeField},
 		{"wakeTimeout", "wakeTimeoutMs", timeField}, {"drainTimeout", "drainTimeoutMs", timeField},
+		{"requestTimeout", "requestTimeoutMs", timeField}, {"firstToken", "firstTokenMs", timeField},
 	},
 	kindJob: {
 		{"name", "name", textField}, {"tenant", "tenant", textField}, {"command", "command", textsField}, {"env", "env", envField},
@@ -91,7 +92,8 @@ var fields = map[string][]field{
 
 // fileNames turns names of the API in a message into those of the files.
 var fileNames = strings.NewReplacer("activeBytes", "activeMemory", "residentBytes", "residentMemory", "startTimeoutMs", "startTimeout",
-	"wakeTimeoutMs", "wakeTimeout", "drainTimeoutMs", "drainTimeout", "graceMs", "grace", "thresholdMs", "threshold")
+	"wakeTimeoutMs", "wakeTimeout", "drainTimeoutMs", "drainTimeout", "requestTimeoutMs", "requestTimeout", "firstTokenMs", "firstToken",
+	"graceMs", "grace", "thresholdMs", "threshold")
 
 // specError is one thing wrong in a spec file.
 type specError struct {

@@ -40,7 +40,9 @@ type Exchange struct {
 	ended     bool // the body is complete
 	broken    bool // the connection cannot be used again
 	reused    bool
+	sent      bool      // the request is on its way
 	hold      time.Time // see Hold
+	last      time.Time // Request.Deadline
 	firstByte time.Time // deadline of the first body byte
 	deadline  time.Time // the read deadline that is set
 
@@ -139,11 +141,8 @@ func (c *Client) Do(x *Exchange, req *Request) error {
 	x.head = head{headers: x.head.headers[:0]}
 	x.began, x.ended, x.broken, x.reused = false, false, true, false
 	x.noBody = req.Method == "HEAD"
-	limit := c.cfg.FirstByteTimeout
-	if req.FirstByteTimeout > 0 && req.FirstByteTimeout < limit {
-		limit = req.FirstByteTimeout
-	}
-	x.firstByte = time.Now().Add(limit)
+	x.sent, x.last = false, req.Deadline
+	x.firstByte = x.atLast(time.Now().Add(c.cfg.FirstByteTimeout))
 	addr, prefix := splitAddr(req.Addr)
 	if k := c.take(addr); k != nil {
 		x.reused = true
@@ -155,8 +154,8 @@ func (c *Client) Do(x *Exchange, req *Request) error {
 
 // Await goes on waiting for the answer's head, after Do or Await returned ErrFirstByte. req is what Do was given.
 func (c *Client) Await(x *Exchange, req *Request) error {
-	if x.conn == nil {
-		return ErrFirstByte // it was the connection that did not come in time
+	if !x.sent {
+		return ErrFirstByte // it was the request that did not get through
 	}
 	silent, err := x.readHead()
 	return x.settle(silent, err, req)
@@ -230,6 +229,7 @@ func (x *Exchange) try(k *conn, addr, prefix string, req *Request) (silent bool,
 	if err != nil {
 		return x.unsent(x.fault("send the request", err))
 	}
+	x.sent = true
 	return x.readHead()
 }
 
@@ -348,7 +348,7 @@ func (x *Exchange) readHead() (silent bool, err error) {
 
 func (x *Exchange) headBy() time.Time {
 	if !x.hold.IsZero() {
-		return x.hold
+		return x.atLast(x.hold)
 	}
 	return x.firstByte
 }
@@ -481,7 +481,7 @@ func (x *Exchange) unframe(b []byte) (int, error) {
 // eighth of it has passed, since moving it costs more than reading the clock.
 func (x *Exchange) arm() {
 	if !x.hold.IsZero() {
-		x.setDeadline(x.hold)
+		x.setDeadline(x.atLast(x.hold))
 		return
 	}
 	if !x.began {
@@ -491,8 +491,16 @@ func (x *Exchange) arm() {
 	idle := x.client.cfg.IdleTimeout
 	now := time.Now()
 	if left := x.deadline.Sub(now); left < idle || left > idle+idle/8 {
-		x.setDeadline(now.Add(idle + idle/8))
+		x.setDeadline(x.atLast(now.Add(idle + idle/8)))
 	}
+}
+
+// atLast is t, or the request's deadline if that is earlier.
+func (x *Exchange) atLast(t time.Time) time.Time {
+	if !x.last.IsZero() && x.last.Before(t) {
+		return x.last
+	}
+	return t
 }
 
 func (x *Exchange) setDeadline(t time.Time) {

@@ -47,8 +47,7 @@ type Config struct {
 	ConnectTimeout time.Duration
 	// WriteTimeout bounds the sending of a request.
 	WriteTimeout time.Duration
-	// FirstByteTimeout bounds the time to the first byte of the answer's body, prefill and all; a Request may set a
-	// shorter one. IdleTimeout bounds the pause between two pieces after that; it fires up to an eighth late.
+	// FirstByteTimeout bounds the time to the first byte of the answer's body, prefill and all. IdleTimeout bounds the pause between two pieces after that; it fires up to an eighth late.
 	FirstByteTimeout time.Duration
 	IdleTimeout      time.Duration
 	// MaxIdlePerAddr bounds the idle connections kept for one address; further ones are closed after use.
@@ -102,6 +101,6 @@ type Request struct {
 	Header []byte
 	// Body is sent piece after piece with a Content-Length; it is not copied when large.
 	Body [][]byte
-	// FirstByteTimeout shortens the client's, when above 0.
-	FirstByteTimeout time.Duration
+	// Deadline ends the waiting for any byte of the answer; the zero time leaves that to the client's limits.
+	Deadline time.Time
 }

@@ -62,6 +62,10 @@ type ModelSpec struct {
 	StartTimeoutMs int64 `json:"startTimeoutMs,omitempty" yaml:"startTimeoutMs,omitempty"`
 	WakeTimeoutMs  int64 `json:"wakeTimeoutMs,omitempty" yaml:"wakeTimeoutMs,omitempty"`
 	DrainTimeoutMs int64 `json:"drainTimeoutMs,omitempty" yaml:"drainTimeoutMs,omitempty"`
+	// RequestTimeoutMs bounds a request from arrival to last byte, FirstTokenMs
+	// each try of a stream up to its first token; 0 leaves it to the gateway.
+	RequestTimeoutMs int64 `json:"requestTimeoutMs,omitempty" yaml:"requestTimeoutMs,omitempty"`
+	FirstTokenMs     int64 `json:"firstTokenMs,omitempty" yaml:"firstTokenMs,omitempty"`
 }
 
 // APIs that not every engine has, the values of ModelSpec.Speaks.

@@ -139,6 +139,10 @@ func (m *ModelSpec) Validate() []FieldError {
 		"start it with a slash, as /health, and write a space as %20")
 	f.text("healthPath", m.HealthPath, 256)
 	f.between("maxInFlight", int64(m.MaxInFlight), 1, 65536)
+	f.between("requestTimeoutMs", m.RequestTimeoutMs, 0, MaxTimeoutMs)
+	f.between("firstTokenMs", m.FirstTokenMs, 0, MaxTimeoutMs)
+	f.unless(m.RequestTimeoutMs == 0 || m.FirstTokenMs <= m.RequestTimeoutMs, "firstTokenMs",
+		fmt.Sprintf("%d is above requestTimeoutMs %d", m.FirstTokenMs, m.RequestTimeoutMs), "lower it or raise requestTimeoutMs")
 	f.objectives(m)
 	switch {
 	case m.URL != "" && len(m.Command) > 0:
