@@ -13,15 +13,12 @@ import (
 	"sluice/slo"
 )
 
-// relay passes a good answer to the client. again: it failed before its first byte, and nothing has been sent.
-func (k *call) relay() (again bool) {
+// relay passes a good answer to the client.
+func (k *call) relay() verdict {
 	a := k.at
-	if contentType := a.exchange.Find("content-type"); bytes.HasPrefix(contentType, []byte("text/event-stream")) {
-		a.events = true
-	}
-	a.opaque = !a.events && len(a.exchange.Find("content-encoding")) > 0
+	a.look()
 	switch {
-	case k.misformed():
+	case a.misformed():
 		return k.untold("it is encoded, or not of the form that was asked for")
 	case a.events:
 		return k.relayEvents()
@@ -29,33 +26,59 @@ func (k *call) relay() (again bool) {
 	return k.relayBody()
 }
 
+// look sees what kind of answer it is.
+func (a *attempt) look() {
+	a.events = bytes.HasPrefix(a.exchange.Find("content-type"), []byte("text/event-stream"))
+	a.opaque = !a.events && len(a.exchange.Find("content-encoding")) > 0
+}
+
 // takeBody takes the next bytes of an answer that is no event stream.
 func (a *attempt) takeBody(n int) bool {
-	k := a.call
 	if a.first.IsZero() {
 		a.token()
 	}
 	if !a.opaque {
 		a.usage.Feed(a.body()[:n])
 	}
+	if !a.committed {
+		if !a.commit() {
+			return false
+		}
+		if a.racing {
+			a.held, a.kept = n, n
+			return false
+		}
+	}
+	return a.call.passBody(n)
+}
+
+// passBody sends the first n bytes of the room. It reports whether there may be more.
+func (k *call) passBody(n int) bool {
+	x := &k.at.exchange
 	if k.translation != nil {
-		return k.translation.keep(a.body()[:n]) && k.inTime()
+		return k.translation.keep(k.at.body()[:n]) && k.inTime()
 	}
 	if !k.begun {
-		length := a.exchange.Length()
-		if a.exchange.Ended() {
+		length := x.Length()
+		if x.Ended() {
 			length = int64(n)
 		}
 		k.appendHead(length, false)
 	}
-	return k.send(n, a.exchange.Ended()) && k.inTime()
+	return k.send(n, x.Ended()) && k.inTime()
 }
 
 // relayBody passes an answer that is no event stream.
-func (k *call) relayBody() (again bool) {
-	err := k.at.exchange.Pump(k.at)
+func (k *call) relayBody() verdict { return k.endBody(k.at.pump()) }
+
+// endBody ends an answer of which no more is read. err is what the reading ended with; nil: it was stopped.
+func (k *call) endBody(err error) verdict {
+	a := k.at
 	switch {
 	case k.stopped:
+	case !a.committed && k.beaten():
+		k.outcome = slo.ClientGone
+		return elsewhere
 	case k.translation != nil && k.translation.large:
 		return k.untold("it is too large")
 	case k.translation != nil && errors.Is(err, io.EOF):
@@ -63,10 +86,14 @@ func (k *call) relayBody() (again bool) {
 	case k.translation != nil && err == nil: // its time is over
 		return k.lost(relay.ErrIdle)
 	case errors.Is(err, io.EOF):
-		k.outcome = slo.OK
 		if !k.begun {
+			if !a.commit() {
+				k.outcome = slo.ClientGone
+				return elsewhere
+			}
 			k.appendHead(0, false)
 		}
+		k.outcome = slo.OK
 		if !k.sealed {
 			k.send(0, true)
 		}
@@ -77,11 +104,8 @@ func (k *call) relayBody() (again bool) {
 	default:
 		k.breakOff(err)
 	}
-	return false
+	return answered
 }
-
-// inTime reports that the request's time is not over.
-func (k *call) inTime() bool { return time.Now().Before(k.deadline) }
 
 // breakOff ends an answer that cannot be completed: the connection is closed, so no reader takes it for whole.
 func (k *call) breakOff(err error) {

@@ -47,11 +47,18 @@ type attempt struct {
 	kept    int           // those, and the beginning of an event behind them
 	aside   []byte        // those bytes, while there is no buffer
 
-	told   *record.Try // nil: no record is kept
-	events bool        // the answer is an event stream
-	opaque bool        // the answer is encoded: nothing in it can be read
-	first  time.Time   // first token, or first byte of an answer that does not stream
-	last   time.Time   // last token
+	told      *record.Try // nil: no record is kept
+	racing    bool        // a second try whose first one has not lost yet; it has a goroutine of its own
+	committed bool        // its answer is the one that the client gets
+	events    bool        // the answer is an event stream
+	opaque    bool        // the answer is encoded: nothing in it can be read
+	fate      slo.Outcome // how a second try ended
+
+	started time.Time
+	firstBy time.Time // until when the first token must be there
+	hedgeAt time.Time // when a second try begins; zero: never
+	first   time.Time // first token, or first byte of an answer that does not stream
+	last    time.Time // last token
 }
 
 // begin makes the attempt ready for another replica, keeping its buffers.
@@ -59,7 +66,8 @@ func (a *attempt) begin() {
 	a.failure.reset()
 	a.stream.Reset()
 	a.usage.Reset()
-	a.events, a.opaque, a.held, a.kept, a.first, a.last = false, false, 0, 0, time.Time{}, time.Time{}
+	a.racing, a.committed, a.events, a.opaque, a.held, a.kept = false, false, false, false, 0, 0
+	a.first, a.last = time.Time{}, time.Time{}
 	a.aside = a.aside[:0]
 }
 
@@ -72,10 +80,10 @@ func (a *attempt) reset() {
 	a.parts, a.scratch, a.header = a.parts[:0], a.scratch[:0], a.header[:0]
 }
 
-// acquire waits for a replica and charges it.
-func (a *attempt) acquire() error {
+// acquire waits for a replica, until gone is closed, and charges it.
+func (a *attempt) acquire(gone <-chan struct{}) error {
 	k := a.call
-	if err := k.srv.deps.Router.Acquire(&a.ticket, &k.ask, k.conn.gone); err != nil {
+	if err := k.srv.deps.Router.Acquire(&a.ticket, &k.ask, gone); err != nil {
 		return err
 	}
 	a.charged, a.replica = true, a.ticket.Replica()
@@ -92,6 +100,9 @@ func (a *attempt) release(outcome slo.Outcome) {
 		return
 	}
 	a.charged = false
+	if c := k.books.failed[outcome]; c != nil {
+		c.Inc()
+	}
 	res := own.Result{Outcome: outcome, E2EMs: msSince(k.arrived), TTFTMs: a.ttftMs()}
 	res.InputTokens, res.OutputTokens = a.tokens()
 	res.Busy, res.RetryAfterMs = a.failure.busy, a.failure.retryAfterS*1000
@@ -178,5 +189,20 @@ func (a *attempt) token() {
 	if a.first.IsZero() {
 		a.first = a.last
 		a.ticket.FirstByte()
+		a.exchange.Hold(time.Time{})
 	}
+}
+
+// commit makes the try's answer the client's, from its first byte worth sending on. False: the other try was first.
+func (a *attempt) commit() bool {
+	if !a.call.claim(a) {
+		return false
+	}
+	a.committed, a.hedgeAt = true, time.Time{}
+	if a.first.IsZero() && !a.stream.Finish && !a.stream.Done {
+		a.hold() // comments: the first token is still to come
+	} else {
+		a.exchange.Hold(time.Time{})
+	}
+	return true
 }

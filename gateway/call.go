@@ -36,11 +36,13 @@ type call struct {
 	books    *modelBooks
 	hold     quota.Hold
 	ask      router.Request
-	exclude  [maxTries]string
+	exclude  [maxTries + 1]string // replicas tried, of which one may have been beside another
+	excluded int
 
 	at      *attempt // the try whose answer counts; never nil
 	told    told
-	attempt attempt // the call's own, used one after the other for all tries that nobody races
+	attempt attempt // the call's own, used one after the other for all tries but a second one beside it
+	race    race
 	out     []byte
 	prefix  []uint64
 
@@ -105,12 +107,16 @@ func (k *call) end() {
 // reset drops every reference, keeping buffers.
 func (k *call) reset() {
 	k.ctx, k.conn, k.key, k.model, k.books = nil, nil, Key{}, nil, nil
-	k.ask, k.exclude = router.Request{}, [maxTries]string{}
+	k.ask, k.exclude, k.excluded = router.Request{}, [maxTries + 1]string{}, 0
 	k.told = told{}
 	k.translation.giveBack()
 	k.translation = nil
+	if k.at != &k.attempt {
+		k.at.putBack()
+	}
 	k.at = &k.attempt
 	k.at.reset()
+	k.race.run = false
 	k.id, k.out, k.prefix = k.id[:0], k.out[:0], k.prefix[:0]
 	k.deadline, k.queueMs = time.Time{}, 0
 	k.observed, k.begun, k.direct, k.chunked, k.stopped, k.sealed, k.closing = false, false, false, false, false, false, false
@@ -132,6 +138,7 @@ func (k *call) panicked(r any) {
 
 // release ends the try.
 func (k *call) release() {
+	k.endRace()
 	k.conn.detach()
 	k.at.release(k.outcome)
 }
@@ -147,6 +154,9 @@ func (k *call) bookIt() {
 	}
 	sample.InputTokens, sample.OutputTokens = k.at.tokens()
 	sample.ITLMs = k.at.itlMs(sample.OutputTokens)
+	if a := k.at; !a.first.IsZero() {
+		k.waits().observe(float64(a.first.Sub(a.started))/float64(time.Millisecond), sample.ArrivalMs)
+	}
 	k.books.finished(&sample)
 	if k.observed {
 		k.books.inFlight.Add(-1)

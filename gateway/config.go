@@ -45,6 +45,9 @@ type Config struct {
 	MaxTries   int     `json:"maxTries"`
 	RetryRatio float64 `json:"retryRatio"`
 	RetryBurst int     `json:"retryBurst"`
+	// HedgeRatio bounds the interactive requests that get a second try beside the first, whose beginning is late, as a
+	// share of all interactive ones; 0 switches them off.
+	HedgeRatio float64 `json:"hedgeRatio"`
 
 	// DefaultClass is the class of requests that name none in x-sluice-class; a key's ceiling bounds both.
 	DefaultClass slo.Class `json:"defaultClass"`
@@ -65,7 +68,7 @@ func Default() Config {
 		ReadTimeoutMs: 60_000, ClientIdleMs: 120_000, ClientWriteMs: 30_000,
 		RequestTimeoutMs: 600_000, FirstByteMs: 600_000, StreamIdleMs: 60_000,
 		ConnectMs: 2_000, KeepIdleMs: 60_000, MaxIdlePerReplica: 256,
-		MaxTries: 3, RetryRatio: 0.2, RetryBurst: 256,
+		MaxTries: 3, RetryRatio: 0.2, RetryBurst: 256, HedgeRatio: 0.05,
 		DefaultClass:     slo.Standard,
 		PrefixBlockBytes: 256,
 	}
@@ -101,6 +104,9 @@ func (c Config) Validate() error {
 	}
 	if !(c.RetryRatio >= 0 && c.RetryRatio <= 1) {
 		return fmt.Errorf("%w: retryRatio is %v; write 0 to 1", ErrConfig, c.RetryRatio)
+	}
+	if !(c.HedgeRatio >= 0 && c.HedgeRatio <= 1) {
+		return fmt.Errorf("%w: hedgeRatio is %v; write 0 to 1", ErrConfig, c.HedgeRatio)
 	}
 	if err := validOrigins(c.CORSOrigins); err != nil {
 		return err

@@ -23,10 +23,10 @@ type clientConn struct {
 	busy    atomic.Bool   // a handler runs
 	swallow bool          // owned by the serving goroutine
 
-	mu       sync.Mutex
-	over     bool            // guarded by mu
-	exchange *relay.Exchange // guarded by mu: what to cancel
-	cut      atomic.Bool     // over by our own decision, not the client's
+	mu    sync.Mutex
+	over  bool               // guarded by mu
+	tries [2]*relay.Exchange // guarded by mu: what to cancel
+	cut   atomic.Bool        // over by our own decision, not the client's
 }
 
 // Write is fasthttp's way to the client.
@@ -54,17 +54,20 @@ func (c *clientConn) leave(cut bool) {
 	c.over = true
 	c.cut.Store(cut)
 	close(c.gone)
-	if c.exchange != nil {
-		c.exchange.Cancel()
+	for _, x := range c.tries {
+		if x != nil {
+			x.Cancel()
+		}
 	}
 }
 
-// attach makes x what leave cancels, until detach. x may go back to a pool after detach.
-func (c *clientConn) attach(x *relay.Exchange) {
+// attach makes x what leave cancels, in one of two places, until detach or until another takes the place. x may go back
+// to a pool after that.
+func (c *clientConn) attach(place int, x *relay.Exchange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.exchange = x
-	if c.over {
+	c.tries[place] = x
+	if c.over && x != nil {
 		x.Cancel()
 	}
 }
@@ -72,7 +75,7 @@ func (c *clientConn) attach(x *relay.Exchange) {
 func (c *clientConn) detach() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.exchange = nil
+	c.tries = [2]*relay.Exchange{}
 }
 
 // left reports that the client is gone, or was cut.

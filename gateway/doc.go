@@ -6,6 +6,7 @@
 //   - server.go: the listener, start, [Server.Shutdown]
 //   - handle.go: the order of a request: route, authenticate, scan the head, charge limits, pick or queue, relay, account
 //   - call.go, attempt.go: what a request holds, and what each of its tries does
+//   - deadline.go, hedge.go, waits.go: how long a try may take, and when a second one runs beside it
 //   - upstream.go: what an engine is sent, and when another replica is tried
 //   - answer.go, stream.go: how an answer reaches the client; messages.go: when it is translated on the way
 //   - conn.go, watch_linux.go: client connections, and how a client's departure is noticed
@@ -15,9 +16,10 @@
 //
 // Whether a request may pass (key, model, limits), what the engine must see other than the client sent (the model's name
 // there, include_usage), whether a failed try is repeated elsewhere (only while no byte of an answer has reached the
-// client, within a budget), and how every ending is told: each request ends in exactly one slo.Outcome. Answers are
-// relayed as bytes; see package wire for the two exceptions. Messages for engines that know chat completions only are
-// translated both ways; see package anthropic for what that decides.
+// client, within a budget), whether a late one gets a second beside it (interactive requests only, likewise), and how
+// every ending is told: each request ends in exactly one slo.Outcome. Answers are relayed as bytes; see package wire for
+// the exceptions. Messages for engines that know chat completions only are translated both ways; see package anthropic
+// for what that decides.
 //
 // # What its caller owes it
 //
@@ -33,8 +35,11 @@
 // # Choices
 //
 // A client that closes its sending side counts as gone, as with nginx: nothing else can be told from a closed browser.
-// A stream's head goes out with its first event, so a replica that dies before that costs the client nothing. A stream
-// that ends in order without [DONE] after a finish reason gets one. Requests with a Content-Encoding are refused with
+// A stream's head goes out with the first event that carries content, an end, usage or anything else but a role; chunks
+// that only name a role are held until then. So a replica that fails before that costs the client nothing. Comments are
+// not held: once one has gone out, the stream stays with its replica. An error event of an odd shape is told in the
+// client's dialect, with the engine's message; one that SDKs understand goes on as it is; either ends the stream. A
+// stream that ends in order without [DONE] after a finish reason gets one. Requests with a Content-Encoding are refused with
 // 415. Request headers go to the engine by an allow list (traceparent and tracestate; the rest is set here).
 //
 // What it does not do: TLS and HTTP/2 (terminate them in front), probing engines, storing keys, serving /metrics (the

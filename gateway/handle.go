@@ -179,7 +179,7 @@ func (k *call) infer() {
 	}
 	k.books = k.srv.books.of(unknownModel)
 	k.ask.Class = k.srv.cfg.DefaultClass
-	if !k.authenticate() || !k.scan() || !k.permit() || !k.translate() || !k.charge() {
+	if !k.authenticate() || !k.scan() || !k.permit() || !k.times() || !k.translate() || !k.charge() {
 		return
 	}
 	if k.translation != nil && k.endpoint.path == countTokensPath {
@@ -190,6 +190,9 @@ func (k *call) infer() {
 	k.books.inFlight.Add(1)
 	k.srv.deps.Observer.Arrived(k.model.Name, k.ask.Class, k.srv.deps.NowMs())
 	k.srv.budget.request()
+	if k.ask.Class == slo.Interactive {
+		k.srv.hedges.request()
+	}
 	k.dispatch()
 }
 
@@ -211,7 +214,7 @@ func (k *call) scan() bool {
 		return false
 	}
 	k.head.Stream = k.head.Stream && k.endpoint.streams
-	return k.times() && k.class()
+	return k.class()
 }
 
 // unusable refuses a body for what err says.
@@ -223,23 +226,6 @@ func (k *call) unusable(err error) {
 		param = be.Param
 	}
 	k.refuseParam(fasthttp.StatusBadRequest, "invalid_body", "The body cannot be used: "+err.Error()+".", param, 0)
-}
-
-// times reads the request's deadline.
-func (k *call) times() bool {
-	limit := k.srv.cfg.RequestTimeoutMs
-	if sent := k.ctx.Request.Header.Peek("X-Request-Timeout-Ms"); len(sent) > 0 {
-		n, err := fasthttp.ParseUint(sent)
-		if err != nil || n < 1 {
-			k.refuse(fasthttp.StatusBadRequest, slo.BadRequest, "invalid_timeout",
-				"x-request-timeout-ms must be a whole number above 0.", 0)
-			return false
-		}
-		limit = min(limit, int64(n))
-	}
-	k.deadline = k.arrived.Add(ms(limit))
-	k.ask.DeadlineMs = k.srv.deps.NowMs() + limit
-	return true
 }
 
 // class reads the wanted class and holds it under the key's ceiling.
@@ -289,24 +275,37 @@ func (k *call) dispatch() {
 	ask.Model, ask.Tenant, ask.TenantWeight = k.model.Name, k.key.Tenant, k.key.TenantWeight
 	k.hashPrompt()
 	for try := 1; ; try++ { // ends: MaxTries
-		if err := k.at.acquire(); err != nil {
+		if err := k.at.acquire(k.conn.gone); err != nil {
 			k.notAdmitted(err)
 			return
 		}
 		k.queueMs = max(k.queueMs, k.at.ticket.QueueMs())
-		again := k.try()
+		v := k.try()
 		k.release()
-		if !again {
-			return
+		if v == elsewhere && (try >= k.srv.cfg.MaxTries || !k.inTime() || !k.srv.budget.spend()) {
+			v = failed
 		}
-		if try >= k.srv.cfg.MaxTries || !k.srv.budget.spend() {
+		switch v {
+		case answered:
+			return
+		case failed:
 			k.tellFailure()
 			return
 		}
 		k.srv.books.retries.Inc()
-		k.exclude[try-1] = k.at.replica.ID
-		ask.Exclude = k.exclude[:try]
+		k.leaveOut(k.at.replica.ID)
 	}
+}
+
+// leaveOut keeps the request from going to a replica again.
+func (k *call) leaveOut(replica string) {
+	tried := k.exclude[:k.excluded]
+	if k.excluded == len(k.exclude) || slices.Contains(tried, replica) {
+		return
+	}
+	k.exclude[k.excluded] = replica
+	k.excluded++
+	k.ask.Exclude = k.exclude[:k.excluded]
 }
 
 // hashPrompt fills in the block hashes of the prompt, for cache affinity.

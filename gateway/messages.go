@@ -148,18 +148,18 @@ func (t *translation) keep(p []byte) bool {
 
 // misformed reports, for a call that is translated, an answer that is no stream though one was asked for, or the other
 // way round.
-func (k *call) misformed() bool {
-	return k.translation != nil && (k.at.events != k.head.Stream || k.at.opaque)
+func (a *attempt) misformed() bool {
+	return a.call.translation != nil && (a.events != a.call.head.Stream || a.opaque)
 }
 
 // untold fails a try whose answer cannot be told as a message, before any of it has gone to the client.
-func (k *call) untold(why string) (again bool) {
+func (k *call) untold(why string) verdict {
 	k.fail(fasthttp.StatusBadGateway, slo.UpstreamError, "upstream_malformed", "The engine's answer cannot be told as a message: "+why+".")
-	return true
+	return elsewhere
 }
 
 // tellMessage ends a plain answer that has all come.
-func (k *call) tellMessage() (again bool) {
+func (k *call) tellMessage() verdict {
 	t := k.translation
 	var err error
 	if t.out, err = anthropic.AppendMessage(t.out[:0], t.whole, t.answer); err != nil {
@@ -172,7 +172,7 @@ func (k *call) tellMessage() (again bool) {
 	if cap(k.out) > keptTranslation {
 		k.out = nil
 	}
-	return false
+	return answered
 }
 
 // sendEvents translates the first n bytes of the room and sends the events that follow from them, in one write; with
@@ -206,12 +206,12 @@ func (k *call) sendEvents(n int, last bool) bool {
 }
 
 // endUntold ends a stream that could not be told as a message. If it had begun, an error event has gone out.
-func (k *call) endUntold() (again bool) {
+func (k *call) endUntold() verdict {
 	if !k.begun {
 		return k.untold("its events are malformed, or its tool calls cannot be told apart")
 	}
 	k.outcome, k.closing = slo.UpstreamError, true
 	k.at.held, k.at.kept = 0, 0
 	k.seal(0)
-	return false
+	return answered
 }

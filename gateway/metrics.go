@@ -24,18 +24,21 @@ var tokenBuckets = []float64{0.002, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 
 // books are the gateway's metrics. Labels come from the routing table and closed sets only, never from clients, and the
 // series of a model go when it has left the table.
 type books struct {
-	set      *metrics.Set
-	inFlight atomic.Int64
-	retries  *metrics.Counter
-	panics   *metrics.Counter
-	models   sync.Map // name to *modelBooks
-	table    atomic.Pointer[router.Table]
+	set       *metrics.Set
+	inFlight  atomic.Int64
+	retries   *metrics.Counter
+	hedges    *metrics.Counter
+	hedgesWon *metrics.Counter
+	panics    *metrics.Counter
+	models    sync.Map // name to *modelBooks
+	table     atomic.Pointer[router.Table]
 }
 
 // modelBooks are one model's.
 type modelBooks struct {
 	name     string
 	ended    [slo.NumClasses][slo.NumOutcomes]*metrics.Counter
+	failed   [slo.NumOutcomes]*metrics.Counter // tries, not requests; nil for outcomes that are no replica's fault
 	input    *metrics.Counter
 	output   *metrics.Counter
 	queue    *metrics.PrometheusHistogram
@@ -44,11 +47,14 @@ type modelBooks struct {
 	duration *metrics.PrometheusHistogram
 	inFlight atomic.Int64
 	series   []string
+	waits    [2]waits // for the beginning of answers: whole ones, streams
 }
 
 func newBooks(set *metrics.Set, s *Server) *books {
 	b := &books{set: set}
 	b.retries = set.NewCounter("sluice_gateway_retries_total")
+	b.hedges = set.NewCounter("sluice_gateway_hedges_total")
+	b.hedgesWon = set.NewCounter("sluice_gateway_hedges_won_total")
 	b.panics = set.NewCounter("sluice_gateway_panics_total")
 	set.NewGauge("sluice_gateway_requests_in_flight", func() float64 { return float64(b.inFlight.Load()) })
 	set.NewGauge("sluice_gateway_limit_slots_in_use", func() float64 { n, _ := s.ledgers.held(); return float64(n) })
@@ -88,6 +94,9 @@ func (b *books) of(name string) *modelBooks {
 		for _, o := range slo.Outcomes() {
 			m.ended[class][o] = b.set.GetOrCreateCounter(label("sluice_gateway_requests_total", fmt.Sprintf(",class=%q,outcome=%q", class, o)))
 		}
+	}
+	for _, o := range []slo.Outcome{slo.UpstreamError, slo.UpstreamLost, slo.Timeout} {
+		m.failed[o] = b.set.GetOrCreateCounter(label("sluice_gateway_failed_tries_total", fmt.Sprintf(",outcome=%q", o)))
 	}
 	m.input = b.set.GetOrCreateCounter(label("sluice_gateway_tokens_total", `,type="input"`))
 	m.output = b.set.GetOrCreateCounter(label("sluice_gateway_tokens_total", `,type="output"`))

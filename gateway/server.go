@@ -34,8 +34,10 @@ type Server struct {
 	watch    *watcher
 	ledgers  ledgers
 	budget   *budget
+	hedges   *budget
 	books    *books
 	calls    sync.Pool // of *call
+	attempts sync.Pool // of *attempt: second tries
 	serving  atomic.Bool
 	draining atomic.Bool
 	loopback atomic.Bool
@@ -52,10 +54,11 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, fmt.Errorf("%w: there is no router", ErrConfig)
 	}
 	deps.fill()
-	s := &Server{cfg: cfg, deps: deps, budget: newBudget(cfg.RetryRatio, cfg.RetryBurst)}
+	s := &Server{cfg: cfg, deps: deps, budget: newBudget(cfg.RetryRatio, cfg.RetryBurst), hedges: emptyBudget(cfg.HedgeRatio, hedgeBurst)}
 	s.startS = deps.NowMs() / 1000
 	s.conns.conns = make(map[uint64]*clientConn)
 	s.ledgers.open()
+	s.attempts.New = func() any { return new(attempt) }
 	s.calls.New = func() any { return newCall(s) }
 	s.http = fasthttp.Server{
 		Handler:            s.handle,

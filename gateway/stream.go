@@ -12,14 +12,18 @@ import (
 	"sluice/slo"
 )
 
-// relayEvents passes an event stream: each read is one write, as soon as it holds a whole event. again: the stream
-// failed before anything was sent.
-func (k *call) relayEvents() (again bool) {
+// relayEvents passes an event stream: each read is one write, as soon as it holds a whole event.
+func (k *call) relayEvents() verdict { return k.endStream(k.at.pump()) }
+
+// endStream ends a stream of which no more is read. err is what the reading ended with; nil: it was stopped.
+func (k *call) endStream(err error) verdict {
 	a := k.at
-	err := a.exchange.Pump(a)
 	switch {
 	case k.stopped:
-		return false
+		return answered
+	case !a.committed && k.beaten():
+		k.outcome = slo.ClientGone
+		return elsewhere
 	case a.stream.Error:
 		return k.endFault()
 	case k.translation.faulty():
@@ -33,7 +37,7 @@ func (k *call) relayEvents() (again bool) {
 		return k.lost(err)
 	}
 	k.breakEvents(err)
-	return false
+	return answered
 }
 
 // takeEvents takes the next n bytes of an event stream. Until something is worth sending the events are held, as far as
@@ -41,13 +45,16 @@ func (k *call) relayEvents() (again bool) {
 func (a *attempt) takeEvents(n int) bool {
 	k := a.call
 	send, keep := a.feed(n)
-	if !k.begun {
+	if !a.committed {
 		if a.stream.Early {
 			return false
 		}
-		if !a.stream.Begun() && send+keep < bodyBuffer {
-			a.held, a.kept = send, send+keep
+		a.held, a.kept = send, send+keep
+		if !a.stream.Begun() && a.kept < bodyBuffer {
 			return true
+		}
+		if !a.commit() || a.racing {
+			return false
 		}
 	}
 	return k.pass(send, keep) && !a.stream.Error && !k.translation.faulty() && k.inTime()
@@ -74,18 +81,18 @@ func (k *call) pass(send, keep int) bool {
 		}
 		// The frame is put around the bytes where they are; what is kept must get out of its way.
 		var aside [chunkTailRoom]byte
-		at := chunkHeadRoom + send
+		room, at := a.body(), chunkHeadRoom+send
 		n := copy(aside[:min(keep, len(aside))], a.buf[at:])
 		ok = k.send(send, keep == 0 && a.exchange.Ended() && a.stream.Done)
 		copy(a.buf[at:], aside[:n])
-		copy(a.body(), a.body()[send:send+keep])
+		copy(room, room[send:send+keep])
 	}
 	a.held, a.kept = 0, keep
 	return ok
 }
 
 // endFault ends a stream in which the engine told of a failure. Before anything else another replica may do better.
-func (k *call) endFault() (again bool) {
+func (k *call) endFault() verdict {
 	a := k.at
 	message := a.stream.Fault
 	if message == "" {
@@ -93,7 +100,7 @@ func (k *call) endFault() (again bool) {
 	}
 	if !k.begun {
 		k.fail(fasthttp.StatusBadGateway, slo.UpstreamError, "upstream_error", message)
-		return true
+		return elsewhere
 	}
 	k.outcome, k.closing = slo.UpstreamError, true
 	a.held, a.kept = 0, 0
@@ -102,13 +109,13 @@ func (k *call) endFault() (again bool) {
 	} else {
 		k.seal(0)
 	}
-	return false
+	return answered
 }
 
 // endEvents ends a stream whose body ended in order, perhaps with bytes of an event that has not. An engine that closed
 // after a finish reason, or whose body's framing is whole, has said everything; the end marker is added if it forgot. A
 // stream of typed events has ended with its last one only.
-func (k *call) endEvents() (again bool) {
+func (k *call) endEvents() verdict {
 	a := k.at
 	s, n := &a.stream, a.held
 	if kept := a.kept - a.held; kept > 0 && a.kept+2 <= bodyBuffer {
@@ -122,6 +129,10 @@ func (k *call) endEvents() (again bool) {
 	}
 	switch {
 	case s.Error && (k.begun || !s.Early):
+		if !a.committed && !a.commit() {
+			k.outcome = slo.ClientGone
+			return elsewhere
+		}
 		k.pass(n, 0)
 		return k.endFault()
 	case s.Error:
@@ -135,13 +146,17 @@ func (k *call) endEvents() (again bool) {
 		return k.lost(relay.ErrLost)
 	default:
 		k.breakEvents(relay.ErrLost)
-		return false
+		return answered
 	}
 	if !k.begun {
+		if !a.commit() {
+			k.outcome = slo.ClientGone
+			return elsewhere
+		}
 		k.appendHead(-1, true)
 	}
 	k.seal(n)
-	return false
+	return answered
 }
 
 // seal sends the last n bytes of the room, and the end of the answer if it has not gone yet.

@@ -29,26 +29,51 @@ func (f *failure) set(status int, outcome slo.Outcome, code, message string) {
 	f.status, f.outcome, f.code, f.message = status, outcome, code, message
 }
 
-// try sends the request to the replica that was acquired and relays the answer. again says that the try failed in a way
-// that another replica may not, and that nothing has reached the client; failure and outcome say how.
-func (k *call) try() (again bool) {
+// verdict is how a try ended for its client.
+type verdict uint8
+
+const (
+	answered  verdict = iota // the client has its answer, or nobody waits for one any more
+	failed                   // the failure is what the client is to be told
+	elsewhere                // it failed before anything reached the client, in a way that another replica may not
+)
+
+// try sends the request to the replica that was acquired and relays the answer. Unless it says answered, failure and
+// outcome say how it failed.
+func (k *call) try() verdict {
 	a := k.at
 	a.begin()
 	a.noteBegin()
 	a.prepare()
-	a.exchange.Begin()
-	k.conn.attach(&a.exchange)
-	if err := k.srv.client.Do(&a.exchange, &a.upstream); err != nil {
+	a.start()
+	k.conn.attach(0, &a.exchange)
+	k.planHedge()
+	v := k.run()
+	if k.race.second == nil {
+		return v
+	}
+	switch v {
+	case elsewhere:
+		v = k.outcomeOfRace(v)
+	case failed:
+		if !k.claim(a) {
+			v = k.outcomeOfRace(v)
+		}
+	}
+	return v
+}
+
+// run is one try by itself.
+func (k *call) run() verdict {
+	if err := k.at.open(); err != nil {
 		return k.lost(err)
 	}
-	a.noteHead()
-	switch status := a.exchange.Status(); {
+	switch status := k.at.exchange.Status(); {
 	case status >= 200 && status < 300:
 		return k.relay()
 	case status >= 300 && status < 400:
 		k.fail(fasthttp.StatusBadGateway, slo.UpstreamError, "upstream_redirect", "The engine answered with a redirect, which is never followed.")
-		k.tellFailure()
-		return false
+		return failed
 	default:
 		return k.refusedUpstream(status)
 	}
@@ -97,15 +122,18 @@ func (a *attempt) prepare() {
 }
 
 // lost classifies a failure of the exchange before any byte of its answer went to the client.
-func (k *call) lost(err error) (again bool) {
+func (k *call) lost(err error) verdict {
 	switch {
+	case k.beaten():
+		k.outcome = slo.ClientGone
 	case errors.Is(err, relay.ErrCancelled):
 		k.clientLeft()
-		return false
+		return answered
 	case errors.Is(err, relay.ErrFirstByte), errors.Is(err, relay.ErrIdle):
 		k.fail(fasthttp.StatusGatewayTimeout, slo.Timeout, "upstream_timeout", "The engine did not answer in time.")
-		k.tellFailure()
-		return false
+		if !k.inTime() {
+			return failed
+		}
 	case errors.Is(err, relay.ErrProtocol):
 		k.fail(fasthttp.StatusBadGateway, slo.UpstreamError, "upstream_malformed", "The engine's answer was malformed.")
 	case errors.Is(err, relay.ErrConnect):
@@ -113,19 +141,18 @@ func (k *call) lost(err error) (again bool) {
 	default:
 		k.fail(fasthttp.StatusBadGateway, slo.UpstreamLost, "upstream_lost", "The connection to the engine broke.")
 	}
-	return true
+	return elsewhere
 }
 
 // refusedUpstream keeps an engine's error answer. Busy and broken engines may be followed by another.
-func (k *call) refusedUpstream(status int) (again bool) {
+func (k *call) refusedUpstream(status int) verdict {
 	a := k.at
 	x, f := &a.exchange, &a.failure
 	outcome := slo.UpstreamError
 	if status == fasthttp.StatusUnauthorized || status == fasthttp.StatusProxyAuthRequired {
 		// The engine wants a credential, and never saw the client's: the client's key is not at fault.
 		k.fail(fasthttp.StatusBadGateway, outcome, "upstream_auth", "The engine refused the gateway's credential.")
-		k.tellFailure()
-		return false
+		return failed
 	}
 	if status < 500 && status != 429 {
 		outcome = slo.BadRequest // the engine found fault with the request, as it would have anywhere
@@ -146,13 +173,12 @@ func (k *call) refusedUpstream(status int) (again bool) {
 	}
 	if k.conn.left() {
 		k.clientLeft()
-		return false
+		return answered
 	}
 	if status >= 500 && status != 501 || status == 429 {
-		return true
+		return elsewhere
 	}
-	k.tellFailure()
-	return false
+	return failed
 }
 
 // hasErrorObject reports that a body is JSON with an error member that is an object, the only form that is passed on.

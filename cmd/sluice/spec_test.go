@@ -123,6 +123,7 @@ func TestSpecFaults(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"unknown":           {head + "minReplica: 1\n", "x.yaml:3:1: minReplica: there is no such field; did you mean minReplicas?"},
 		"behind marker":     {head + "--- {name: x}\n", "x.yaml:3:1: something stands behind ---"},
+		"first token":       {head + "requestTimeout: 1s\nfirstToken: 2s\n", "x.yaml:4:13: firstToken: 2000 is above requestTimeout 1000"},
 		"far off":           {head + "colour: red\n", "x.yaml:3:1: colour: there is no such field; known fields: activeMemory, "},
 		"the API's name":    {head + "activeBytes: 5\n", "x.yaml:3:1: activeBytes: there is no such field; did you mean activeMemory?"},
 		"no unit":           {head + "activeMemory: 24\n", `x.yaml:3:15: activeMemory: "24" does not fit; write a size with its unit, as 24GiB or 500MiB`},

@@ -10,6 +10,9 @@
 // not block), and when to try again: once, on a fresh connection, if a pooled one died before any byte of an answer.
 // All other retries are the caller's.
 //
+// An exchange that waits holds no buffer: Pump asks its caller for room when the poller says that bytes are there.
+// A wait may be cut short (Hold) and gone on with (Await, Pump), so a caller can act while an answer is late.
+//
 // A caller owes an exchange its end: Finish, exactly once, whatever happened. Typical use:
 //
 //	var x relay.Exchange
