@@ -1,5 +1,5 @@
-// Package gateway is the data port: it takes requests of the OpenAI API and of Anthropic's Messages API, sends each to the replica that the router
-// names, and passes the answer back byte by byte.
+// Package gateway is the data port: it takes requests of the OpenAI API and of Anthropic's Messages API, sends each to
+// the replica that the router names, and passes the answer back byte by byte.
 //
 // # Reading order
 //
