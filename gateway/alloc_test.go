@@ -66,7 +66,7 @@ func (x *exchanger) run() {
 }
 
 func steady(t *testing.T, answer, request, end string, records *sink.Sink) *exchanger {
-	f := open(t, keyring{hashOf("sk-1"): {ID: "k", Tenant: "t", Limits: Limits{Concurrent: 9, RequestsPerMin: 1 << 30}}}, nil, steadyEngine(t, answer))
+	f := open(t, keyring{hashOf("sk-1"): {ID: "k", Tenant: "t", Limits: manyLimits, TenantLimits: manyLimits}}, nil, steadyEngine(t, answer))
 	f.srv.deps.Observer, f.srv.deps.Records = noObserver{}, records
 	return &exchanger{t, f.raw(""), []byte(request), []byte(end), make([]byte, 64<<10)}
 }
@@ -114,7 +114,7 @@ func BenchmarkStream20Events(b *testing.B) {
 }
 
 func benchRequest(b *testing.B, answer, body, end string) {
-	f := openFor(b, keyring{hashOf("sk-1"): {ID: "k", Tenant: "t"}}, nil, steadyEngine(b, answer))
+	f := openFor(b, keyring{hashOf("sk-1"): {ID: "k", Tenant: "t", Limits: manyLimits, TenantLimits: manyLimits}}, nil, steadyEngine(b, answer))
 	f.srv.deps.Observer = noObserver{}
 	c, err := net.Dial("tcp", f.addr)
 	if err != nil {
@@ -127,3 +127,6 @@ func benchRequest(b *testing.B, answer, body, end string) {
 		x.run()
 	}
 }
+
+// manyLimits has every kind, and never refuses.
+var manyLimits = Limits{Concurrent: 1 << 20, RequestsPerMin: 1 << 29, TokensPerMin: 1 << 29, TokensPerDay: 1 << 40, TokensPerMonth: 1 << 45}

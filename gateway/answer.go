@@ -275,7 +275,7 @@ func dropped(name []byte, events bool) bool {
 	case "cache-control":
 		return events
 	}
-	return bytes.HasPrefix(lower, []byte("x-ratelimit-")) || bytes.HasPrefix(lower, []byte("access-control-"))
+	return bytes.HasPrefix(lower, []byte("x-ratelimit-")) || bytes.HasPrefix(lower, []byte("anthropic-ratelimit-")) || bytes.HasPrefix(lower, []byte("access-control-"))
 }
 
 // listed reports that a Connection header names another header.

