@@ -157,14 +157,14 @@ func (k *call) refusedUpstream(status int) verdict {
 	if status < 500 && status != 429 {
 		outcome = slo.BadRequest // the engine found fault with the request, as it would have anywhere
 	}
-	code, text := "upstream_error", "The engine answered with an error."
+	code := "upstream_error"
 	switch status {
 	case fasthttp.StatusTooManyRequests:
-		code, text = "upstream_rate_limit", "The engine takes no more requests now."
+		code = "upstream_rate_limit"
 	case fasthttp.StatusServiceUnavailable:
-		code, text = "upstream_overloaded", "The engine cannot serve now."
+		code = "upstream_overloaded"
 	}
-	k.fail(status, outcome, code, text)
+	k.fail(status, outcome, code, "The engine answered with an error.")
 	f.busy = status == 429 || status == 503
 	f.retryAfterS = retryAfter(x.Find("retry-after"), time.Now())
 	room, body := a.body(), f.body[:0]
