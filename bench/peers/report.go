@@ -22,6 +22,7 @@ const (
 	colWrites     = "writes"
 	colPolls      = "epoll"
 	colFutex      = "futex"
+	colSleeps     = "nanosleep" // Go's monitor thread, which strace's slowness multiplies
 	colOtherCalls = "other calls"
 
 	colOne50  = "1 connection: added p50 µs"
@@ -45,7 +46,7 @@ const (
 
 	colRSS1000 = "RSS MB at 1,000 streams"
 	colStreams = "streams held"
-	colServed  = "of them served %"
+	colServed  = "of them with a token in 8 s %"
 	colRSSMost = "RSS MB at that"
 
 	colGoneQueued = "queue: departed requests that reached the engine"
@@ -56,7 +57,7 @@ const (
 var (
 	colGonePrefill = phase{"prefill: ms p50", "prefill: ms p99", "prefill: never"}
 	colGoneStream  = phase{"streaming: ms p50", "streaming: ms p99", "streaming: never"}
-	callColumns    = []string{colReads, colReadsVain, colWrites, colPolls, colFutex, colOtherCalls}
+	callColumns    = []string{colReads, colReadsVain, colWrites, colPolls, colFutex, colSleeps, colOtherCalls}
 )
 
 // phase is a table's columns of one phase that clients leave in.
@@ -154,6 +155,8 @@ func callSums(calls proc.Calls) map[string]float64 {
 			sums[colPolls] += float64(c.Made)
 		case "futex":
 			sums[colFutex] += float64(c.Made)
+		case "nanosleep", "clock_nanosleep":
+			sums[colSleeps] += float64(c.Made)
 		default:
 			sums[colOtherCalls] += float64(c.Made)
 		}

@@ -25,7 +25,7 @@ worker_processes 1;
 worker_rlimit_nofile %[2]d;
 pid %[3]s/pid;
 error_log stderr crit;
-events { worker_connections 1000000; }
+events { worker_connections %[5]d; }
 http {
   client_body_temp_path %[3]s/body; proxy_temp_path %[3]s/proxy; fastcgi_temp_path %[3]s/f; uwsgi_temp_path %[3]s/u; scgi_temp_path %[3]s/s;
   client_max_body_size 64m;
@@ -39,7 +39,7 @@ func nginx(s *Setup, body string) (proc.Command, error) {
 	if isRoot() {
 		user = "user root;" // else its worker could not write below our folder
 	}
-	conf, err := write(s, "nginx.conf", fmt.Sprintf(nginxFrame, user, Files()-100, s.Dir, body))
+	conf, err := write(s, "nginx.conf", fmt.Sprintf(nginxFrame, user, Files()-100, s.Dir, body, Files()+Files()/4))
 	return proc.Command{Name: "nginx", Args: []string{"-p", s.Dir, "-e", "stderr", "-c", conf}}, err
 }
 
@@ -104,7 +104,7 @@ func caddy(s *Setup, port int) (proc.Command, error) {
   admin off
   auto_https off
 }
-http://127.0.0.1:%d {
+http://:%d {
   bind 127.0.0.1
   reverse_proxy %s {
     flush_interval -1

@@ -28,6 +28,7 @@ func (s *samples) add(ns int64) {
 type Tally struct {
 	Answers int // whole, with status 200
 	Tokens  int
+	Bytes   int // of bodies; not counted in streams
 	// Errors are answers with another status, or with an error event, Lost are connections that ended before an answer
 	// began, Cut those that ended within one.
 	Errors, Lost, Cut int
@@ -132,7 +133,7 @@ func (r *Rig) Closed(t Target, n int) (*Closed, error) {
 	return d, nil
 }
 
-func (d *Closed) body(*client, []byte) {}
+func (d *Closed) body(_ *client, p []byte) { d.Bytes += len(p) }
 
 func (d *Closed) answered(c *client) {
 	now := d.r.Now()
