@@ -61,7 +61,12 @@ func newBooks(set *metrics.Set, s *Server) *books {
 	set.NewGauge("sluice_gateway_limit_tokens_reserved", func() float64 { _, n := s.ledgers.held(); return float64(n) })
 	set.NewGauge("sluice_gateway_client_connections", func() float64 { return float64(s.http.GetOpenConnectionsCount()) })
 	set.NewGauge("sluice_gateway_upstream_idle_connections", func() float64 { return float64(s.client.Idle()) })
-	set.RegisterMetricsWriter(func(w io.Writer) { s.writeRelayCounters(w) })
+	set.RegisterMetricsWriter(func(w io.Writer) {
+		s.writeRelayCounters(w)
+		if t := s.deps.Router.Table(); t != nil {
+			b.prune(t) // here too, for a model that nobody asks for any more; this scrape has its series already
+		}
+	})
 	return b
 }
 
@@ -72,9 +77,10 @@ func (s *Server) writeRelayCounters(w io.Writer) {
 		name string
 		n    uint64
 	}{
-		{"dials", st.Dials}, {"reuses", st.Reuses}, {"stale", st.Stale}, {"reconnects", st.Retries},
+		{"sluice_gateway_upstream_dials_total", st.Dials}, {"sluice_gateway_upstream_reuses_total", st.Reuses},
+		{"sluice_gateway_upstream_stale_total", st.Stale}, {"sluice_gateway_upstream_reconnects_total", st.Retries},
 	} {
-		metrics.WriteCounterUint64(w, "sluice_gateway_upstream_"+c.name+"_total", c.n)
+		metrics.WriteCounterUint64(w, c.name, c.n)
 	}
 	s.writeRecordCounters(w)
 }

@@ -42,16 +42,26 @@ func New(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{cfg: cfg, stop: make(chan struct{}), done: make(chan struct{}), idle: make(map[string][]*conn)}
-	c.dialer = net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 30 * time.Second, Control: refuseLinkLocal}
+	c.dialer = net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 30 * time.Second, Control: refuseForbidden}
 	go c.sweep()
 	return c, nil
 }
 
-// refuseLinkLocal keeps requests from cloud metadata services, whatever name led there: it sees the address dialled.
-func refuseLinkLocal(_, address string, _ syscall.RawConn) error {
+// metadataAddr is a cloud's metadata service that is not link-local.
+var metadataAddr = netip.MustParseAddr("fd00:ec2::254")
+
+// refuseForbidden keeps requests from cloud metadata services and other places that are no engine, whatever name led
+// there: it sees the address that is dialled. Specs are held to the same when they are written.
+func refuseForbidden(_, address string, _ syscall.RawConn) error {
 	ap, err := netip.ParseAddrPort(address)
-	if err == nil && ap.Addr().Unmap().IsLinkLocalUnicast() {
-		return fmt.Errorf("link-local addresses are never engines")
+	if err != nil {
+		return fmt.Errorf("not an IP address and port")
+	}
+	switch a := ap.Addr().Unmap().WithZone(""); {
+	case a.IsLinkLocalUnicast(), a == metadataAddr:
+		return fmt.Errorf("link-local addresses and metadata services are never engines")
+	case a.IsUnspecified(), a.IsMulticast():
+		return fmt.Errorf("unspecified and multicast addresses are never engines")
 	}
 	return nil
 }
