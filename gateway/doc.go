@@ -11,6 +11,8 @@
 //   - answer.go, stream.go: how an answer reaches the client; messages.go: when it is translated on the way
 //   - conn.go, watch_linux.go: client connections, and how a client's departure is noticed
 //   - limits.go, metrics.go, models.go: what limits keys and tenants (package quota decides), the books, the model list
+//   - observe.go: what is told of each request, and its trace; packages record and sink say and send it
+//   - sound.go, cors.go: which requests are too ambiguous to read, and what browsers are told
 //
 // # What it decides
 //
@@ -35,7 +37,7 @@
 //
 // Every few seconds Server.TakeUsage is made fact and Server.SyncUsage told what the facts are, or budgets are forgotten
 // with the process. Without keys the listener must be loopback, or Serve refuses. The Observer is called from many
-// goroutines and must not block.
+// goroutines and must not block. Deps.Records is closed after Shutdown, so that the last requests are told too.
 //
 // # Choices
 //

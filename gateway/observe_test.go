@@ -69,7 +69,7 @@ func (l *logged) lines() (text string, out []map[string]any) {
 	return string(raw), out
 }
 
-func TestAccessLogTellsARequest(t *testing.T) {
+func TestCase_GW_31_the_try_log_holds_both_ids(t *testing.T) {
 	var second atomic.Bool
 	e := startEngine(t, func(a *asked) {
 		if !second.Swap(true) {
