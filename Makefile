@@ -84,6 +84,10 @@ bench-peers: build ## sluice beside nginx, HAProxy, Caddy and bare relays (ARGS=
 demo: ## the whole loop on this machine, without a GPU
 	$(GO) run ./cmd/sluice demo
 
+.PHONY: clients
+clients: ## the official SDKs against the gateway, that of Go too (minutes, the first time)
+	SLUICE_CLIENTS_GO=1 $(GO) test -count=1 -timeout 30m ./bench/clients
+
 .PHONY: soak
 soak: ## tests and demo again and again for SOAK, until one fails
 	GO=$(GO) SOAK=$(SOAK) bash .ci/soak

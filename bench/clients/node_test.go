@@ -58,6 +58,9 @@ func installed(t *testing.T) string {
 	if testing.Short() {
 		t.Skip("real SDKs against real processes take half a minute: not with -short")
 	}
+	if raceOn {
+		t.Skip("the program is built without the race detector: this would be the same again")
+	}
 	for _, program := range []string{"node", "npm"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skipf("%s is missing: the SDKs of npm cannot be tried", program)

@@ -59,10 +59,31 @@ func (e *engine) response(w http.ResponseWriter, r *http.Request) (*responseAnsw
 	return a, status
 }
 
+// getResponse serves GET /v1/responses/{id}: the response as it is, or with
+// stream=true its events once more, after its end.
 func (e *engine) getResponse(w http.ResponseWriter, r *http.Request) {
-	if a, status := e.response(w, r); a != nil {
-		writeJSON(w, 200, a.object(status))
+	a, status := e.response(w, r)
+	if a == nil {
+		return
 	}
+	if r.URL.Query().Get("stream") != "true" {
+		writeJSON(w, 200, a.object(status))
+		return
+	}
+	if status == "in_progress" {
+		select {
+		case <-a.sequence.finished:
+		case <-r.Context().Done():
+			return
+		}
+	}
+	if a, status = e.stored.get(a.id); a == nil || status == "failed" || status == "cancelled" {
+		e.writeError(w, badParam("stream", "the response has ended without events"))
+		return
+	}
+	again := &responseAnswer{job: a.job, id: a.id, model: a.model, createdS: a.createdS, background: a.background}
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	_, _ = w.Write(again.lastEvents(again.events(nil, 0, a.outTokens)))
 }
 
 // cancelResponse ends one that runs in the background.

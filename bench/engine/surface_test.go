@@ -162,6 +162,9 @@ func TestResponses(t *testing.T) {
 	if _, raw := s.get("/v1/responses/" + id); !strings.Contains(raw, text) {
 		t.Errorf("asked again: %s", raw)
 	}
+	if _, raw := s.get("/v1/responses/" + id + "?stream=true"); datas(t, raw)[0]["type"] != "response.created" || !strings.Contains(raw, "response.completed") {
+		t.Errorf("its events again: %s", raw)
+	}
 	_, raw := s.post("/v1/responses", `{"model":"sim","input":[{"role":"user","content":[{"type":"input_text","text":"hello"}]}],"max_output_tokens":4,"stream":true}`)
 	streamed := ""
 	events := datas(t, raw)
