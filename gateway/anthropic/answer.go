@@ -184,7 +184,7 @@ func readCall(raw []byte) (c call, ok bool) {
 
 // AppendMessage appends the message that a chat completion says. The error wraps ErrAnswer.
 func AppendMessage(dst, completion []byte, a Answer) ([]byte, error) {
-	if !json.Valid(completion) {
+	if !wire.Valid(completion) {
 		return dst, answerError("it is not valid JSON")
 	}
 	var u usage
@@ -342,7 +342,7 @@ func appendInput(dst, arguments []byte, cut bool) ([]byte, error) {
 	switch {
 	case text == "" || text == "null":
 		return append(dst, "{}"...), nil
-	case json.Valid([]byte(text)) && !m.Malformed():
+	case wire.Valid([]byte(text)) && !m.Malformed():
 		return append(dst, text...), nil
 	case cut:
 		return append(dst, "{}"...), nil

@@ -2,7 +2,6 @@ package anthropic
 
 import (
 	"bytes"
-	"encoding/json"
 	"strconv"
 
 	"sluice/gateway/wire"
@@ -35,7 +34,7 @@ func AppendCountChat(dst, body []byte) (chat []byte, err error) {
 
 func appendChat(dst, body []byte, limited bool) ([]byte, Wanted, error) {
 	var r request
-	if !json.Valid(body) {
+	if !wire.Valid(body) {
 		return dst, Wanted{}, refuse("", "the body is not valid JSON")
 	}
 	if err := r.read(body); err != nil {

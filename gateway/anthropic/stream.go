@@ -76,7 +76,7 @@ func (s *Stream) event(dst []byte) []byte {
 		return append(dst, Ping...) // a comment: the engine lives
 	case string(data) == "[DONE]":
 		return s.finish(dst)
-	case !json.Valid(data):
+	case !wire.Valid(data):
 		if string(f.Name()) == "error" {
 			return s.fail(dst, TypeAPI, "The engine reported an error.")
 		}

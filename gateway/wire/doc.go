@@ -7,7 +7,7 @@
 //   - where the events of a server-sent event stream begin and end ([Framer]), what each says ([ReadEvent]), and
 //     which bytes of the stream go to the client ([Stream.Feed]);
 //   - how many tokens an answer reports ([UsageScanner]);
-//   - how to look into JSON without decoding it ([Members], [Elements]);
+//   - how to look into JSON without decoding it ([Members], [Elements]), and whether it is valid ([Valid]);
 //   - what an error looks like ([AppendError], [AppendErrorEvent]).
 //
 // A caller owes it the bytes in order, and that it does not change a buffer while a result still points into it; each
