@@ -179,26 +179,43 @@ func TestCase_GW_34_a_refused_request_pays_nothing(t *testing.T) {
 }
 
 func TestCase_GW_35_concurrency_holds_in_a_burst(t *testing.T) {
-	e := startEngine(t, func(a *asked) { <-time.After(30 * time.Millisecond); replyJSON(a, 200, jsonAnswer) })
-	f := open(t, keyring{hashOf("sk-1"): {ID: "k", Limits: Limits{Concurrent: 10}}}, nil, e)
+	const limit, requests = 10, 500
+	full := make(chan struct{}) // closed when as many as may be are at the engine, and all others were refused
+	e := startEngine(t, func(a *asked) {
+		select {
+		case <-full:
+		case <-a.gone:
+		}
+		replyJSON(a, 200, jsonAnswer)
+	})
+	keys := keyring{}
+	for i := range 2 {
+		keys[hashOf(fmt.Sprint("sk-", i))] = Key{ID: fmt.Sprint(i), Tenant: "t", Limits: Limits{Concurrent: 9}, TenantLimits: Limits{Concurrent: limit}}
+	}
+	f := open(t, keys, nil, e)
 	var done, refused atomic.Int64
 	var wg sync.WaitGroup
-	for range 100 {
+	for i := range requests {
 		wg.Go(func() {
-			switch a := f.do("/v1/chat/completions", chat, "Authorization: Bearer sk-1"); a.status {
+			c := f.raw(post("/v1/chat/completions", chat, fmt.Sprint("Authorization: Bearer sk-", i%2), "Connection: close"))
+			c.SetDeadline(time.Now().Add(time.Minute)) // those let in wait for all the others
+			switch a := readAnswer(bufio.NewReader(c)); a.status {
 			case 200:
 				done.Add(1)
 			case 429:
-				refused.Add(1)
+				if refused.Add(1) == requests-limit {
+					close(full)
+				}
 			default:
 				t.Errorf("%+v", a)
 			}
 		})
 	}
 	wg.Wait()
-	if e.peak.Load() > 10 || done.Load()+refused.Load() != 100 || done.Load() < 10 {
+	if e.peak.Load() != limit || done.Load() != limit || refused.Load() != requests-limit {
 		t.Fatalf("peak %d, %d done, %d refused", e.peak.Load(), done.Load(), refused.Load())
 	}
+	f.settled(limit)
 }
 
 // bodyFor is a request that a path takes.

@@ -2,13 +2,19 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"sluice/gateway/quota"
+	"sluice/nodes"
 	"sluice/nodes/registry"
 )
 
@@ -109,4 +115,67 @@ func TestUsageIsPostedOnce(t *testing.T) {
 	if n := told.Tenants["lab"].DayTokens; n != 2*(registry.MaxUsageBatch+10) || len(p.pending) != 0 {
 		t.Fatal(n)
 	}
+}
+
+// TestBudgetSurvivesARestart spends a budget, restarts the server, and finds it spent. The limit is raised then, without
+// another restart.
+func TestBudgetSurvivesARestart(t *testing.T) {
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"choices":[],"usage":{"prompt_tokens":60,"completion_tokens":40}}`)
+	}))
+	defer engine.Close()
+	dir := shortDir(t)
+	start := func() *server {
+		t.Helper()
+		s, err := startServer(serverOptions{DataDir: dir, Node: "server", Listen: "127.0.0.1:0", Strict: true, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	submit := func(s *server, c registry.Command) {
+		t.Helper()
+		until(t, "change the facts", func() error { _, err := s.ctl.Submit(t.Context(), c); return err })
+	}
+	expect := func(s *server, want string) {
+		t.Helper()
+		until(t, "be answered "+want, func() error {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.opts.Listen+"/v1/chat/completions",
+				strings.NewReader(`{"model":"chat","max_tokens":60,"messages":[]}`))
+			if err != nil {
+				return err
+			}
+			req.Header.Set("Authorization", "Bearer sk-test")
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			if body, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(body), want) {
+				return fmt.Errorf("%s: %s %w", resp.Status, body, err)
+			}
+			return nil
+		})
+	}
+	s := start()
+	m := registry.ModelSpec{Name: "chat", URL: engine.URL}
+	m.Default()
+	sum := sha256.Sum256([]byte("sk-test"))
+	submit(s, registry.Command{PutModel: &m})
+	submit(s, registry.Command{PutKey: &registry.KeySpec{ID: "k", Tenant: "default", HashHex: hex.EncodeToString(sum[:]), Limits: registry.Limits{TokensPerMonth: 150}}})
+	expect(s, `"completion_tokens":40`)
+	expect(s, "tokens_per_month")
+	s.close()
+	s = start()
+	defer s.close()
+	expect(s, "tokens_per_month")
+	s.ctl.Read(func(st *registry.State, _ *nodes.Fleet, nowMs int64) {
+		rows := st.Usage.Months[registry.UsageMonth(nowMs)].Rows("", "default")
+		if len(rows) != 1 || rows[0].Key != "k" || rows[0].Requests != 1 || rows[0].Tokens() != 100 {
+			t.Errorf("%+v", rows)
+		}
+	})
+	submit(s, registry.Command{SetLimits: &registry.SetLimits{Key: "k", Limits: registry.Limits{TokensPerMonth: 1000}}})
+	expect(s, `"completion_tokens":40`)
 }
