@@ -102,7 +102,7 @@ func TestAllocations(t *testing.T) {
 }
 
 func BenchmarkPlain(b *testing.B) {
-	benchRequest(b, plainReply, chat, jsonAnswer[len(jsonAnswer)-20:])
+	benchRequest(b, nil, plainReply, chat, jsonAnswer[len(jsonAnswer)-20:])
 }
 
 func BenchmarkStream20Events(b *testing.B) {
@@ -110,12 +110,16 @@ func BenchmarkStream20Events(b *testing.B) {
 	for range 20 {
 		events += delta("token")
 	}
-	benchRequest(b, sseHead+chunk(events+finishEvent+usageEvent+doneEvent)+"0\r\n\r\n", chatStream, "0\r\n\r\n")
+	benchRequest(b, nil, sseHead+chunk(events+finishEvent+usageEvent+doneEvent)+"0\r\n\r\n", chatStream, "0\r\n\r\n")
 }
 
-func benchRequest(b *testing.B, answer, body, end string) {
+func BenchmarkPlainWithAccessLog(b *testing.B) {
+	benchRequest(b, openSink(b, sink.Config{LogFile: os.DevNull}), plainReply, chat, jsonAnswer[len(jsonAnswer)-20:])
+}
+
+func benchRequest(b *testing.B, records *sink.Sink, answer, body, end string) {
 	f := openFor(b, keyring{hashOf("sk-1"): {ID: "k", Tenant: "t", Limits: manyLimits, TenantLimits: manyLimits}}, nil, steadyEngine(b, answer))
-	f.srv.deps.Observer = noObserver{}
+	f.srv.deps.Observer, f.srv.deps.Records = noObserver{}, records
 	c, err := net.Dial("tcp", f.addr)
 	if err != nil {
 		b.Fatal(err)

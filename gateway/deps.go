@@ -78,7 +78,8 @@ type Deps struct {
 	Metrics  *metrics.Set // nil: a set of its own
 	Log      *slog.Logger // nil: discarded. Never gets prompts, keys or answers
 	Ready    func() bool  // more conditions for /readyz; nil: none
-	// UpstreamAuth returns the Authorization header for a replica, empty for none; nil: none for any.
+	// UpstreamAuth returns the Authorization header for a replica, empty for none; nil: none for any. One with a control
+	// character is not sent, and the engine will say what it misses.
 	UpstreamAuth func(replicaID string) string
 	Records      *sink.Sink // access log and traces; nil: none. The caller closes it after Shutdown
 }

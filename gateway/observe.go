@@ -130,7 +130,10 @@ func (k *call) closeRecord() {
 	if r.Endpoint = k.endpoint.path; r.Endpoint == "" {
 		r.Endpoint, r.Probe = shownPath(header.RequestURI())
 	}
-	r.Tenant, r.Key, r.Class = k.key.Tenant, k.key.ID, k.ask.Class
+	r.Tenant, r.Key = k.key.Tenant, k.key.ID
+	if k.books != nil {
+		r.Class = k.ask.Class.String()
+	}
 	if k.model != nil {
 		r.Model = k.model.Name
 	}
@@ -158,7 +161,7 @@ func (s *Server) recordUnreadable(ctx *fasthttp.RequestCtx, status int, code str
 	if c, ok := ctx.Conn().(*clientConn); ok {
 		r.Client = c.peer
 	}
-	r.Class, r.Outcome = s.cfg.DefaultClass, slo.BadRequest
+	r.Outcome = slo.BadRequest
 	r.Status, r.Code, r.BytesOut = status, code, int64(sent)
 	s.deps.Records.Put(r)
 }
@@ -196,6 +199,9 @@ func shownPath(uri []byte) (path string, probe bool) {
 		return "/health", true
 	case "/v1/models":
 		return "/v1/models", false
+	}
+	if e := endpointOf(uri); e != nil {
+		return e.path, false // asked for in another way than POST
 	}
 	if bytes.HasPrefix(uri, []byte("/v1/models/")) {
 		return "/v1/models/{id}", false

@@ -72,3 +72,13 @@ func unsoundHeaders(raw []byte) string {
 	}
 	return ""
 }
+
+// oneLine reports that a text may stand in a header: no character in it ends a line or is unseen.
+func oneLine(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] == 0x7f {
+			return false
+		}
+	}
+	return true
+}

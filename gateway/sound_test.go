@@ -171,6 +171,12 @@ func TestCase_SEC_01_control_characters_in_headers(t *testing.T) {
 			t.Errorf("%s: %+v", body, a)
 		}
 	}
+	answer = plainReply
+	f.srv.deps.UpstreamAuth = func(string) string { return "Bearer x\r\nX-User: admin" } // from a setting
+	f.do("/v1/chat/completions", chat)
+	if head, _ := e.last(); strings.Contains(head, "X-User") || strings.Contains(head, "Bearer") {
+		t.Errorf("the engine got %q", head)
+	}
 	for _, bad := range []string{"a\rX-User: admin", "a\x00b", "a\nX-User: admin\r"} { // from an engine
 		answer = fmt.Sprintf("HTTP/1.1 200 OK\r\nX-Model: %s\r\nContent-Length: %d\r\n\r\n%s", bad, len(jsonAnswer), jsonAnswer)
 		a := f.do("/v1/chat/completions", chat)

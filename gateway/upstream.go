@@ -109,7 +109,7 @@ func (a *attempt) prepare() {
 	if k.endpoint.dialect == dialectAnthropic && k.translation == nil {
 		h = appendVersions(h, &k.ctx.Request.Header)
 	}
-	if auth := k.srv.deps.UpstreamAuth(a.replica.ID); auth != "" {
+	if auth := k.srv.deps.UpstreamAuth(a.replica.ID); auth != "" && oneLine(auth) {
 		h = append(h, "Authorization: "...)
 		h = append(h, auth...)
 		h = append(h, "\r\n"...)

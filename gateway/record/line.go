@@ -28,7 +28,7 @@ func (r *Record) AppendLine(dst []byte) []byte {
 	dst = appendText(dst, "model", r.Model)
 	dst = appendText(dst, "version", r.Version)
 	dst = appendText(dst, "replica", r.Replica)
-	dst = appendText(dst, "class", r.Class.String())
+	dst = appendText(dst, "class", r.Class)
 	dst = append(dst, `,"stream":`...)
 	dst = strconv.AppendBool(dst, r.Stream)
 	dst = appendCount(dst, "status", int64(r.Status))

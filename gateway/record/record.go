@@ -27,8 +27,9 @@ type Record struct {
 	Tenant, Key string
 	// Model is a name of the routing table, else empty. Version and Replica are of the try that counted.
 	Model, Version, Replica string
-	Class                   slo.Class
-	Stream                  bool
+	// Class is the request's, empty for what is no inference.
+	Class  string
+	Stream bool
 	// Probe: a health check, which is told only when it failed.
 	Probe bool
 

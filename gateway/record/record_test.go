@@ -15,7 +15,7 @@ func full() *Record {
 	r := &Record{
 		StartUnixNs: 1_700_000_000_123_456_789, QueueMs: 1.5, TTFTMs: 20.25, ITLMs: 3, E2EMs: 100.125,
 		Client: "10.0.0.9", Method: "POST", Endpoint: "/v1/chat/completions", Tenant: "web", Key: "k1", Model: "chat",
-		Version: "v2", Replica: "r1", Class: slo.Interactive, Stream: true, Status: 200, Outcome: slo.OK, Code: "none",
+		Version: "v2", Replica: "r1", Class: "interactive", Stream: true, Status: 200, Outcome: slo.OK, Code: "none",
 		InputTokens: 7, OutputTokens: 3, BytesIn: 99, BytesOut: 1234,
 		Trace: Context{TraceID: [16]byte{0xab, 1}, SpanID: [8]byte{0xcd, 2}, Flags: Sampled}, Parent: [8]byte{0xef},
 	}
@@ -40,7 +40,7 @@ func TestLine(t *testing.T) {
 		t.Fatalf("got  %s\nwant %s", got, want)
 	}
 	var empty Record
-	if got := string(empty.AppendLine(nil)); got != `{"time":"1970-01-01T00:00:00.000Z","requestId":"","class":"interactive","stream":false,"status":0,"outcome":"ok",`+
+	if got := string(empty.AppendLine(nil)); got != `{"time":"1970-01-01T00:00:00.000Z","requestId":"","stream":false,"status":0,"outcome":"ok",`+
 		`"inputTokens":0,"outputTokens":0,"bytesIn":0,"bytesOut":0}`+"\n" {
 		t.Fatal(got)
 	}

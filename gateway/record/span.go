@@ -104,7 +104,7 @@ func (r *Record) appendAttributes(dst []byte) []byte {
 	dst = attrText(dst, "sluice.outcome", r.Outcome.String())
 	dst = attrText(dst, "sluice.tenant", r.Tenant)
 	dst = attrText(dst, "sluice.key", r.Key)
-	dst = attrText(dst, "sluice.class", r.Class.String())
+	dst = attrText(dst, "sluice.class", r.Class)
 	dst = attrText(dst, "sluice.version", r.Version)
 	dst = attrText(dst, "sluice.replica", r.Replica)
 	dst = attrText(dst, "sluice.code", r.Code)
