@@ -9,6 +9,6 @@
 // nginx, and the project's goals with what was reached. CPU comes from the kernel's accounting of the gateway's threads.
 // On a machine that does something else beside, only the ratios mean anything.
 //
-// It is run by hand and never a test. It needs Linux 5.11, two cores, and about twenty minutes for everything. Peers that
+// It is run by hand and never a test. It needs Linux 5.11, two cores, and a quarter of an hour for everything. Peers that
 // are not on PATH are left out and named. What it does not do: TLS, several machines, several cores a gateway.
 package main

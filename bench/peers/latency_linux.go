@@ -153,9 +153,13 @@ func (b *bench) held(p *peer.Running) error {
 			late++
 		}
 	}
+	heldPercent := 100.0 // no token came at all
+	if len(us) > 0 {
+		heldPercent = float64(late) / float64(len(us)) * 100
+		b.add(p.Name, colOldMax, float64(t.MaxNs)/1e6)
+	}
 	b.add(p.Name, colOld50, stat.Quantile(us, 0.5)/1e3)
-	b.add(p.Name, colOldMax, float64(t.MaxNs)/1e6)
-	b.add(p.Name, colOldHeld, float64(late)/float64(max(1, len(us)))*100)
+	b.add(p.Name, colOldHeld, heldPercent)
 	b.say("  %-18s HTTP/1.0 engine: transit %.2f ms p50, %.0f ms at most, %d of %d held back", p.Name,
 		stat.Quantile(us, 0.5)/1e3, float64(t.MaxNs)/1e6, late, len(us))
 	return b.settle()

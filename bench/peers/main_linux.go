@@ -32,6 +32,7 @@ type options struct {
 	core     int
 	rigCore  int
 	streams  int
+	print    string
 }
 
 func main() {
@@ -42,12 +43,13 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "measures, with commas between: "+strings.Join(measureNames(), ", ")+" (default all)")
 	flag.StringVar(&o.peers, "peers", "", "peers whose names begin so, with commas between (default all that are found)")
 	flag.IntVar(&o.rounds, "rounds", 5, "alternations of all peers")
-	flag.Float64Var(&o.secondsS, "seconds", 1, "length of each timed part")
+	flag.Float64Var(&o.secondsS, "seconds", 0.5, "length of each timed part")
 	flag.StringVar(&o.out, "o", "", "write everything as JSON to this file")
 	flag.StringVar(&o.sluice, "sluice", "bin/sluice", "the sluice program")
 	flag.IntVar(&o.core, "core", 0, "core of the gateways")
 	flag.IntVar(&o.rigCore, "rig-core", 1, "core of engine and clients")
 	flag.IntVar(&o.streams, "streams", 20_000, "streams of the large memory run, as far as files allow")
+	flag.StringVar(&o.print, "print", "", "measure nothing: print the tables of a file that -o wrote")
 	flag.Parse()
 	if err := run(o); err != nil {
 		fmt.Fprintln(os.Stderr, "peers:", err)
@@ -58,6 +60,9 @@ func main() {
 func run(o options) error {
 	if flag.NArg() > 0 || o.rounds < 1 || o.secondsS <= 0 {
 		return fmt.Errorf("-rounds is 1 or more, -seconds above 0, and nothing follows the flags; see -h")
+	}
+	if o.print != "" {
+		return printFile(o.print)
 	}
 	if runtime.NumCPU() < 2 {
 		return fmt.Errorf("two cores are needed, one of them for the gateway alone; this process may use %d", runtime.NumCPU())

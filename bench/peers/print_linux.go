@@ -8,30 +8,53 @@ import (
 	"runtime"
 	"slices"
 	"time"
+
+	"sluice/bench/peers/peer"
 )
 
 // report prints the tables and writes the file.
 func (b *bench) report() error {
-	names := []string{nameDirect}
-	for _, p := range b.peers {
-		names = append(names, p.Name)
-	}
 	fmt.Println()
-	for _, p := range pages {
-		if t := b.got.table(p, names, nameNginx); t != "" {
-			fmt.Println(t)
-		}
-	}
-	if t := b.got.judge(); t != "" {
-		fmt.Println(t)
-	}
-	for _, n := range b.notes {
-		fmt.Println("- " + n)
-	}
+	printTables(b.got, b.notes)
 	if b.o.out == "" {
 		return nil
 	}
 	return b.save()
+}
+
+func printTables(got results, notes []string) {
+	names := []string{nameDirect}
+	for _, p := range peer.All() {
+		names = append(names, p.Name)
+	}
+	for _, p := range pages {
+		if t := got.table(p, names, nameNginx); t != "" {
+			fmt.Println(t)
+		}
+	}
+	if t := got.judge(); t != "" {
+		fmt.Println(t)
+	}
+	for _, n := range notes {
+		fmt.Println("- " + n)
+	}
+}
+
+// printFile prints what an earlier run has written.
+func printFile(path string) error {
+	var doc struct {
+		Runs  results  `json:"runs"`
+		Notes []string `json:"notes"`
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read an earlier run: %w", err)
+	}
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		return fmt.Errorf("read an earlier run from %s: %w", path, err)
+	}
+	printTables(doc.Runs, doc.Notes)
+	return nil
 }
 
 // save writes everything as JSON. What could not be measured in a run is left out of its runs.

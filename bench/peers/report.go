@@ -105,8 +105,8 @@ func (r results) table(p page, names []string, against string) string {
 			f := r.of(n, c)
 			any = any || f.Runs > 0
 			text := cell(f)
-			if to := r.of(against, c); slices.Contains(withRatio, c) && f.Runs > 0 && to.Runs > 0 && to.Median > 0 {
-				text += fmt.Sprintf(" ×%.2f", f.Median/to.Median)
+			if to := stat.Ratio(r[n][c], r[against][c]); slices.Contains(withRatio, c) && to.Runs > 0 {
+				text += fmt.Sprintf(" ×%.2f", to.Median)
 			}
 			row += " | " + text
 		}

@@ -99,6 +99,8 @@ func haproxyNoDelay(s *Setup, port int) (proc.Command, error) {
 	return haproxy(s, port, "  option http-no-delay\n  option abortonclose\n")
 }
 
+// caddy without flush_interval: streams of events are handed on at once anyway, and with -1 Caddy no longer tells the engine
+// when a client leaves.
 func caddy(s *Setup, port int) (proc.Command, error) {
 	conf, err := write(s, "Caddyfile", fmt.Sprintf(`{
   admin off
@@ -106,9 +108,7 @@ func caddy(s *Setup, port int) (proc.Command, error) {
 }
 http://:%d {
   bind 127.0.0.1
-  reverse_proxy %s {
-    flush_interval -1
-  }
+  reverse_proxy %s
 }
 `, port, strings.Join(s.Engines, " ")))
 	return proc.Command{Name: "caddy", Args: []string{"run", "--adapter", "caddyfile", "--config", conf},

@@ -30,6 +30,19 @@ func Of(runs []float64) Figure {
 	return Figure{(runs[(n-1)/2] + runs[n/2]) / 2, runs[0], runs[n-1], n}
 }
 
+// Ratio is the figure of a's values to b's, run by run: what slows a machine in one run slows both. With different
+// numbers of runs only the medians can be compared.
+func Ratio(a, b []float64) Figure {
+	if len(a) != len(b) {
+		return Of([]float64{Of(a).Median / Of(b).Median})
+	}
+	out := make([]float64, len(a))
+	for i := range a {
+		out[i] = a[i] / b[i]
+	}
+	return Of(slices.DeleteFunc(out, func(v float64) bool { return math.IsInf(v, 0) }))
+}
+
 // MarshalJSON writes null for a figure without runs.
 func (f Figure) MarshalJSON() ([]byte, error) {
 	if f.Runs == 0 {

@@ -24,6 +24,21 @@ func TestOf(t *testing.T) {
 	}
 }
 
+func TestRatioIsTakenRunByRun(t *testing.T) {
+	if got, want := Ratio([]float64{10, 40, 30}, []float64{10, 20, 10}), (Figure{2, 1, 3, 3}); got != want {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if got, want := Ratio([]float64{10, 20, 30}, []float64{10}), (Figure{2, 2, 2, 1}); got != want {
+		t.Errorf("unlike numbers of runs: %v, want %v", got, want)
+	}
+	if got := Ratio([]float64{1}, []float64{0}); got.Runs != 0 {
+		t.Errorf("to nothing: %v", got)
+	}
+	if got := Ratio(nil, nil); got.Runs != 0 {
+		t.Errorf("of nothing: %v", got)
+	}
+}
+
 func TestQuantile(t *testing.T) {
 	v := []float64{5, 1, 4, 2, 3}
 	for q, want := range map[float64]float64{0: 1, 0.2: 1, 0.5: 3, 0.99: 5, 1: 5} {
