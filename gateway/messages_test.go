@@ -399,3 +399,35 @@ func TestMessagesInTime(t *testing.T) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
 }
+
+// TestMessagesHedge lets the second of two tries win, and the first.
+func TestMessagesHedge(t *testing.T) {
+	events := func(who string) []string { return []string{roleEvent, delta(who), finishEvent, usageEvent, doneEvent} }
+	plain := strings.Replace(jsonAnswer, "hi", "b", 1)
+	for name, c := range map[string]struct {
+		body string
+		a, b func(*duel, *asked)
+		text string
+		won  uint64
+	}{
+		"stream, second": {askStream, func(_ *duel, x *asked) { x.write(sseHead + chunk(roleEvent)); hold(x) },
+			func(_ *duel, x *asked) { stream(x, events("b")...) }, "b", 1},
+		"stream, first": {askStream, func(d *duel, x *asked) { <-d.secondAsked; stream(x, events("a")...) },
+			func(_ *duel, x *asked) { x.write(sseHead + chunk(roleEvent)); hold(x) }, "a", 0},
+		"plain, second": {ask, func(_ *duel, x *asked) { hold(x) }, func(_ *duel, x *asked) { replyJSON(x, 200, plain) }, "b", 1},
+		"plain, first": {ask, func(d *duel, x *asked) { <-d.secondAsked; replyJSON(x, 200, strings.Replace(plain, `"b"`, `"a"`, 1)) },
+			func(_ *duel, x *asked) { hold(x) }, "a", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := openDuel(t, c.a, c.b)
+			a := d.do("/v1/messages", c.body, interactive)
+			if strings.Count(a.body, `"text":"`+c.text+`"`) != 1 || strings.Count(a.body, `"stop_reason":"end_turn"`) != 1 || a.err != nil {
+				t.Errorf("%d %v %s", a.status, a.err, a.body)
+			}
+			if s := d.outcome(); s.Outcome != slo.OK {
+				t.Errorf("%+v", s)
+			}
+			d.hedges(t, 1, c.won)
+		})
+	}
+}
