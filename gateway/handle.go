@@ -182,10 +182,6 @@ func (k *call) infer() {
 	if !k.authenticate() || !k.scan() || !k.permit() || !k.times() || !k.translate() || !k.charge() {
 		return
 	}
-	if k.translation != nil && k.endpoint.path == countTokensPath {
-		k.countTokens()
-		return
-	}
 	k.observed = true
 	k.books.inFlight.Add(1)
 	k.srv.deps.Observer.Arrived(k.model.Name, k.ask.Class, k.srv.deps.NowMs())
@@ -326,6 +322,8 @@ func (k *call) notAdmitted(err error) {
 	switch {
 	case errors.Is(err, own.ErrGone) || k.conn.left():
 		k.clientLeft()
+	case k.estimates():
+		k.tellEstimate()
 	case k.at.failure.status != 0:
 		k.tellFailure()
 	case errors.As(err, &no):

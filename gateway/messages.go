@@ -39,6 +39,7 @@ type translation struct {
 	whole  []byte // of a plain answer what has come
 	large  bool   // and there was too much of it
 	over   bool   // the stream goes on in our own words
+	count  bool   // only the tokens are asked for
 }
 
 var translations = sync.Pool{New: func() any { return new(translation) }}
@@ -61,7 +62,7 @@ func (t *translation) giveBack() {
 			*buf = nil
 		}
 	}
-	t.answer = anthropic.Answer{}
+	t.answer, t.count = anthropic.Answer{}, false
 	t.begin()
 	translations.Put(t)
 }
@@ -79,7 +80,8 @@ func (k *call) translate() bool {
 	k.translation = t
 	t.answer = anthropic.Answer{ID: string(k.id), Model: string(k.head.Model)}
 	var err error
-	if k.endpoint.path == countTokensPath {
+	if t.count = k.endpoint.path == countTokensPath; t.count {
+		k.hurryCount()
 		t.chat, err = anthropic.AppendCountChat(t.chat[:0], k.ctx.Request.Body())
 	} else {
 		t.chat, t.answer.Wanted, err = anthropic.AppendChat(t.chat[:0], k.ctx.Request.Body())
@@ -104,10 +106,13 @@ func (k *call) payload() []byte {
 
 // enginePath is where the engine takes the request.
 func (k *call) enginePath() string {
-	if k.translation != nil {
-		return "/v1/chat/completions"
+	switch t := k.translation; {
+	case t == nil:
+		return k.endpoint.path
+	case t.count:
+		return "/tokenize"
 	}
-	return k.endpoint.path
+	return "/v1/chat/completions"
 }
 
 // appendVersions passes on the headers that say which form of the API the client speaks, for an engine that has it too.
@@ -129,13 +134,6 @@ func appendVersions(h []byte, client *fasthttp.RequestHeader) []byte {
 		}
 	}
 	return h
-}
-
-// countTokens answers count_tokens with an estimate, for models whose engines cannot count.
-func (k *call) countTokens() {
-	k.outcome = slo.OK
-	k.out = anthropic.AppendCount(k.out[:0], anthropic.EstimateTokens(k.translation.chat))
-	k.answer(fasthttp.StatusOK, k.out)
 }
 
 // keep puts a plain answer's next bytes aside. It reports false when there are too many.
@@ -161,6 +159,9 @@ func (k *call) untold(why string) verdict {
 // tellMessage ends a plain answer that has all come.
 func (k *call) tellMessage() verdict {
 	t := k.translation
+	if t.count {
+		return k.tellCount()
+	}
 	var err error
 	if t.out, err = anthropic.AppendMessage(t.out[:0], t.whole, t.answer); err != nil {
 		return k.untold("it is no chat completion with a choice, or its tool calls are broken")

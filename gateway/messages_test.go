@@ -344,14 +344,43 @@ func TestMessagesClientLeaves(t *testing.T) {
 	}
 }
 
+func TestCountTokensAsksTheEngine(t *testing.T) {
+	e := startEngine(t, func(a *asked) { replyJSON(a, 200, `{"count":77,"max_model_len":8192,"tokens":[1,2]}`) })
+	f := open(t, nil, nil, e)
+	a := f.do("/v1/messages/count_tokens", `{"model":"alias","system":"s","messages":[{"role":"user","content":"hello"}]}`)
+	head, body := e.last()
+	if a.status != 200 || a.body != `{"input_tokens":77}` || !strings.HasPrefix(head, "POST /tokenize ") ||
+		body != `{"model":"real","messages":[{"role":"system","content":"s"},{"role":"user","content":"hello"}]}` {
+		t.Errorf("%d %s; %s%s", a.status, a.body, head, body)
+	}
+}
+
 func TestCountTokensIsEstimated(t *testing.T) {
+	count := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("word ", 100) + `"}]}`
+	for name, serve := range map[string]func(a *asked){
+		"no such path":   func(a *asked) { replyJSON(a, 404, `{"error":{"message":"not found"}}`) },
+		"another answer": func(a *asked) { replyJSON(a, 200, `{"tokens":[]}`) },
+		"no JSON":        func(a *asked) { replyJSON(a, 200, `hello`) },
+		"broken":         func(a *asked) { replyJSON(a, 500, `{"error":{"message":"broken"}}`) },
+		"dead":           func(a *asked) { a.conn.Close() },
+		"busy":           func(a *asked) { replyJSON(a, 429, `{}`) },
+		"silent":         hold,
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := open(t, nil, nil, startEngine(t, serve))
+			a := f.do("/v1/messages/count_tokens", count, "x-request-timeout-ms: 500")
+			var got struct {
+				N int `json:"input_tokens"`
+			}
+			if json.Unmarshal([]byte(a.body), &got) != nil || a.status != 200 || got.N < 100 || got.N > 160 || a.header.Get("Retry-After") != "" {
+				t.Errorf("%d %v %s", a.status, a.header, a.body)
+			}
+		})
+	}
 	e := startEngine(t, func(a *asked) { replyJSON(a, 200, jsonAnswer) })
 	f := open(t, nil, nil, e)
-	a := f.do("/v1/messages/count_tokens", `{"model":"m","messages":[{"role":"user","content":"`+strings.Repeat("word ", 100)+`"}]}`)
-	var got struct {
-		N int `json:"input_tokens"`
-	}
-	if json.Unmarshal([]byte(a.body), &got) != nil || a.status != 200 || got.N < 100 || got.N > 160 || e.served.Load() != 0 {
+	a := f.do("/v1/messages/count_tokens", strings.Replace(count, `"m"`, `"empty"`, 1))
+	if a.status != 200 || !strings.HasPrefix(a.body, `{"input_tokens":`) { // a model without a replica
 		t.Errorf("%d %s", a.status, a.body)
 	}
 	a = f.do("/v1/messages/count_tokens", `{"model":"m","messages":[{"role":"user","content":[{"type":"video"}]}]}`)

@@ -214,6 +214,10 @@ func retryAfter(value []byte, now time.Time) int64 {
 
 // tellFailure answers with the failure that was kept.
 func (k *call) tellFailure() {
+	if k.estimates() {
+		k.tellEstimate()
+		return
+	}
 	f := &k.at.failure
 	k.outcome, k.told.code = f.outcome, f.code
 	if len(f.body) == 0 {

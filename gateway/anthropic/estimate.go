@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strconv"
 	"unicode/utf8"
+
+	"sluice/gateway/wire"
 )
 
 // What an estimate takes for granted.
@@ -54,6 +56,17 @@ func EstimateTokens(chat []byte) int {
 func isData(text []byte) bool {
 	head := text[:min(len(text), 64)]
 	return bytes.HasPrefix(head, []byte("data:")) && bytes.Contains(head, []byte(";base64,"))
+}
+
+// ReadCount reads what vLLM's /tokenize answers.
+func ReadCount(answer []byte) (tokens int, ok bool) {
+	m := wire.ReadMembers(answer)
+	for m.Next() {
+		if string(m.Name) == "count" {
+			tokens, ok = wire.Count(m.Value)
+		}
+	}
+	return tokens, ok && !m.Malformed()
 }
 
 // AppendCount appends the answer of count_tokens.
