@@ -19,6 +19,8 @@ const (
 	// gatherFor is how long the writer lets records come together before it looks at them, unless the queue is half
 	// full before.
 	gatherFor = 100 * time.Millisecond
+	// closeGrace is what Close gives the file beyond its context.
+	closeGrace = time.Second
 )
 
 // Sink is an access log, a sender of spans, or both. Make it with Open, end it with Close.
@@ -161,8 +163,13 @@ func (s *Sink) Reopen() error {
 	answer := make(chan error, 1)
 	select {
 	case s.reopen <- answer:
-		return <-answer
-	case <-s.done:
+	case <-s.stop:
+		return nil
+	}
+	select {
+	case err := <-answer:
+		return err
+	case <-s.stop:
 		return nil
 	}
 }
@@ -177,13 +184,35 @@ func (s *Sink) Close(ctx context.Context) {
 	if first {
 		close(s.stop)
 	}
-	<-s.done
+	if !s.ended(ctx) {
+		if s.traces != nil {
+			s.traces.cancel()
+		}
+		return // the file stands still; what is queued is lost with the process
+	}
 	switch {
 	case s.traces == nil:
 	case first:
 		s.traces.close(ctx)
 	default:
 		<-s.traces.done
+	}
+}
+
+// ended waits for the sink's goroutine, a little longer than ctx lets it: a file mostly takes no time at all.
+func (s *Sink) ended(ctx context.Context) bool {
+	select {
+	case <-s.done:
+		return true
+	case <-ctx.Done():
+	}
+	t := time.NewTimer(closeGrace)
+	defer t.Stop()
+	select {
+	case <-s.done:
+		return true
+	case <-t.C:
+		return false
 	}
 }
 

@@ -176,6 +176,30 @@ func TestFullQueueDropsAndNeverWaits(t *testing.T) {
 	})
 }
 
+func TestFileThatStandsStillHoldsUpNoEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &stuckFile{wait: make(chan struct{})}
+		s := withFile(f, Config{})
+		put(s, 1, slo.OK)
+		time.Sleep(2 * gatherFor)
+		reopened := make(chan error, 1)
+		go func() { reopened <- s.Reopen() }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		from := time.Now()
+		s.Close(ctx)
+		if d := time.Since(from); d != time.Second+closeGrace {
+			t.Fatal(d)
+		}
+		if err := <-reopened; err != nil {
+			t.Fatal(err)
+		}
+		close(f.wait) // so that the goroutine ends with the test
+		<-s.done
+	})
+}
+
 func TestQueueIsLookedAtAFewTimesASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &stuckFile{}
