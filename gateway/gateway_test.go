@@ -316,12 +316,12 @@ func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(5 * time.Second)
+	late := time.After(30 * time.Second)
 	for !ok() {
 		select {
 		case <-tick.C:
 		case <-late:
-			t.Fatalf("%s: not within 5 s", what)
+			t.Fatalf("%s: not within 30 s", what)
 		}
 	}
 }
