@@ -65,7 +65,11 @@ func (k *call) passBody(n int) bool {
 		}
 		k.appendHead(length, false)
 	}
-	return k.send(n, x.Ended()) && k.inTime()
+	last := x.Ended()
+	if last {
+		k.outcome = slo.OK
+	}
+	return k.send(n, last) && k.inTime()
 }
 
 // relayBody passes an answer that is no event stream.
@@ -189,6 +193,9 @@ func (k *call) write(p []byte) bool {
 	}
 	k.moveDeadline()
 	k.told.sent += int64(len(p))
+	if k.sealed {
+		k.bill() // before the client can know that it is over, and ask again
+	}
 	if _, err := k.conn.Conn.Write(p); err != nil {
 		k.outcome = slo.ClientGone
 		k.closing, k.stopped = true, true
