@@ -139,9 +139,9 @@ func (e *engine) plan(q *generateRequest, chat bool, use *toolUse) (job, error) 
 	j.promptTokens = max(1, in.tokens+tokensOf(use.bytes))
 	j.seed = mix(e.cfg.Seed ^ in.hash)
 	natural, finish := naturalTokens(j.seed), "stop"
-	if calls := use.calls(last, j.seed); len(calls) > 0 {
+	if calls := use.calls(last, j.seed); chat && len(calls) > 0 {
 		j.pieces, finish = callPieces(calls), "tool_calls"
-	} else if q.ResponseFormat != nil {
+	} else if chat && q.ResponseFormat != nil {
 		j.pieces = q.ResponseFormat.pieces(j.seed)
 	}
 	if j.pieces != nil {
