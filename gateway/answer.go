@@ -18,6 +18,8 @@ func (k *call) relay() verdict {
 	a := k.at
 	a.look()
 	switch {
+	case a.opaque && k.convert != nil:
+		return k.unreadable()
 	case a.misformed():
 		return k.untold("it is encoded, or not of the form that was asked for")
 	case a.events:
@@ -39,6 +41,7 @@ func (a *attempt) takeBody(n int) bool {
 	}
 	if !a.opaque {
 		a.usage.Feed(a.body()[:n])
+		a.noteKept()
 	}
 	if !a.committed {
 		if !a.commit() {
@@ -55,8 +58,11 @@ func (a *attempt) takeBody(n int) bool {
 // passBody sends the first n bytes of the room. It reports whether there may be more.
 func (k *call) passBody(n int) bool {
 	x := &k.at.exchange
-	if k.translation != nil {
+	switch {
+	case k.translation != nil:
 		return k.translation.keep(k.at.body()[:n]) && k.inTime()
+	case k.convert.needed():
+		return k.passVectors(n)
 	}
 	if !k.begun {
 		length := x.Length()
@@ -83,6 +89,8 @@ func (k *call) endBody(err error) verdict {
 	case !a.committed && k.beaten():
 		k.outcome = slo.ClientGone
 		return elsewhere
+	case k.convert.broken(err):
+		return k.unreadable()
 	case k.translation != nil && k.translation.large:
 		return k.untold("it is too large")
 	case k.translation != nil && errors.Is(err, io.EOF):

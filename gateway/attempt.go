@@ -52,6 +52,7 @@ type attempt struct {
 	committed bool        // its answer is the one that the client gets
 	events    bool        // the answer is an event stream
 	opaque    bool        // the answer is encoded: nothing in it can be read
+	noted     bool        // it is known where the engine keeps the answer
 	fate      slo.Outcome // how a second try ended
 
 	started time.Time
@@ -67,7 +68,7 @@ func (a *attempt) begin() {
 	a.stream.Reset()
 	a.usage.Reset()
 	a.racing, a.committed, a.events, a.opaque, a.held, a.kept = false, false, false, false, 0, 0
-	a.first, a.last = time.Time{}, time.Time{}
+	a.noted, a.first, a.last = false, time.Time{}, time.Time{}
 	a.aside = a.aside[:0]
 }
 
@@ -106,6 +107,7 @@ func (a *attempt) release(outcome slo.Outcome) {
 	res := own.Result{Outcome: outcome, E2EMs: msSince(k.arrived), TTFTMs: a.ttftMs()}
 	res.InputTokens, res.OutputTokens = a.tokens()
 	res.Busy, res.RetryAfterMs = a.failure.busy, a.failure.retryAfterS*1000
+	res.Aside = k.endpoint.free
 	a.ticket.Release(res)
 }
 
@@ -126,6 +128,9 @@ func (a *attempt) itlMs(outputTokens int) float64 {
 
 // tokens is what the engine said, else an estimate: bytes of the prompt, events with content.
 func (a *attempt) tokens() (input, output int) {
+	if a.call.endpoint.free {
+		return 0, 0
+	}
 	usage := a.stream.Usage
 	if !usage.Known {
 		usage = a.usage.Usage()

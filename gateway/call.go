@@ -33,6 +33,9 @@ type call struct {
 	hash     keyHash
 	head     wire.Head
 	model    *router.Model
+	target   router.Target // what the asked name stands for
+	kept     kept          // of a request about an answer that an engine keeps
+	convert  *converter    // of the vectors in the answer; nil: there are none
 	books    *modelBooks
 	hold     quota.Hold
 	ask      router.Request
@@ -108,6 +111,9 @@ func (k *call) end() {
 func (k *call) reset() {
 	k.ctx, k.conn, k.key, k.model, k.books = nil, nil, Key{}, nil, nil
 	k.ask, k.exclude, k.excluded = router.Request{}, [maxTries + 1]string{}, 0
+	k.target, k.kept = router.Target{}, kept{}
+	k.convert.giveBack()
+	k.convert = nil
 	k.told = told{}
 	k.translation.giveBack()
 	k.translation = nil
@@ -154,10 +160,13 @@ func (k *call) bookIt() {
 	}
 	sample.InputTokens, sample.OutputTokens = k.at.tokens()
 	sample.ITLMs = k.at.itlMs(sample.OutputTokens)
-	if a := k.at; !a.first.IsZero() {
+	if a := k.at; !a.first.IsZero() && !k.endpoint.free {
 		k.waits().observe(float64(a.first.Sub(a.started))/float64(time.Millisecond), sample.ArrivalMs)
 	}
 	k.books.finished(&sample)
+	if k.observed && k.outcome == slo.OK {
+		k.books.choices.Add(k.head.N)
+	}
 	if k.observed {
 		k.books.inFlight.Add(-1)
 		k.srv.deps.Observer.Finished(sample)

@@ -11,6 +11,12 @@ import (
 type endpoint struct {
 	path    string // as clients and engines know it
 	streams bool   // an answer may be an event stream
+	options bool   // requests have stream_options, so usage can be asked for
+	form    bool   // the body is multipart/form-data
+	vectors bool   // the answer holds vectors, in one of two forms
+	free    bool   // it computes no tokens: none are billed, and nothing is learned from it
+	keeps   bool   // the engine keeps the answer, to be asked for by its id
+	speaks  string // the API that engines must speak, as router.Model.Speaks names it; empty: all do
 	dialect dialect
 }
 
@@ -19,15 +25,24 @@ var endpoints = map[string]*endpoint{}
 
 func init() {
 	for _, e := range []endpoint{
-		{path: "/v1/chat/completions", streams: true},
-		{path: "/v1/completions", streams: true},
-		{path: "/v1/embeddings"},
+		{path: "/v1/chat/completions", streams: true, options: true},
+		{path: "/v1/completions", streams: true, options: true},
+		{path: "/v1/embeddings", vectors: true},
+		{path: "/v1/responses", streams: true, keeps: true, speaks: speaksResponses, dialect: dialectResponses},
+		{path: "/rerank"}, {path: "/v1/rerank"}, {path: "/v2/rerank"},
+		{path: "/score"}, {path: "/v1/score"},
+		{path: "/tokenize", free: true}, {path: "/detokenize", free: true},
+		{path: "/v1/audio/transcriptions", form: true, streams: true},
+		{path: "/v1/audio/translations", form: true, streams: true},
 		{path: messagesPath, streams: true, dialect: dialectAnthropic},
-		{path: countTokensPath, dialect: dialectAnthropic},
+		{path: countTokensPath, free: true, dialect: dialectAnthropic},
 	} {
 		endpoints[e.path] = &e
 	}
 }
+
+// speaksResponses is the API of OpenAI's that not every engine has.
+const speaksResponses = "responses"
 
 // noEndpoint stands for every other path.
 var noEndpoint = &endpoint{}
@@ -44,7 +59,8 @@ func endpointOf(path []byte) *endpoint {
 type dialect uint8
 
 const (
-	dialectOpenAI dialect = iota
+	dialectOpenAI    dialect = iota
+	dialectResponses         // the same, but for events
 	dialectAnthropic
 )
 
@@ -58,7 +74,10 @@ func (d dialect) appendError(dst []byte, status int, e wire.Error, id []byte) []
 
 // appendErrorEvent appends the event that tells an error in mid-stream.
 func (d dialect) appendErrorEvent(dst []byte, e wire.Error, id []byte) []byte {
-	if d == dialectAnthropic {
+	switch d {
+	case dialectResponses:
+		return wire.AppendTypedErrorEvent(dst, e)
+	case dialectAnthropic:
 		kind := anthropic.TypeAPI
 		if e.Type != wire.TypeServer {
 			kind = e.Type

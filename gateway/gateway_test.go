@@ -215,12 +215,18 @@ func open(t *testing.T, keys Keys, change func(*Config), engines ...*engine) *fl
 
 func openFor(t testing.TB, keys Keys, change func(*Config), engines ...*engine) *floor {
 	t.Helper()
-	f := &floor{t: t, done: make(chan error, 1)}
 	model := router.Model{Name: "m", Aliases: []string{"alias"}}
 	for i, e := range engines {
 		model.Replicas = append(model.Replicas, router.Replica{ID: fmt.Sprintf("r%d", i), Addr: e.addr, MaxInFlight: 64, UpstreamModel: "real"})
 	}
-	table, err := router.NewTable([]router.Model{model, {Name: "empty"}})
+	return openModels(t, keys, change, model, router.Model{Name: "empty"})
+}
+
+// openModels starts a gateway with these models.
+func openModels(t testing.TB, keys Keys, change func(*Config), models ...router.Model) *floor {
+	t.Helper()
+	f := &floor{t: t, done: make(chan error, 1)}
+	table, err := router.NewTable(models)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +266,7 @@ func (f *floor) raw(text string) net.Conn {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(10 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(c, text); err != nil {
 		f.t.Fatal(err)
 	}

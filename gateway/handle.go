@@ -63,6 +63,10 @@ func (k *call) route() {
 			k.describeModel(get, name)
 			return
 		}
+		if rest, ok := bytes.CutPrefix(path, []byte("/v1/responses/")); ok {
+			k.keptResponse(rest)
+			return
+		}
 		k.refuse(fasthttp.StatusNotFound, slo.BadRequest, "not_found", "There is nothing at this path.", 0)
 	}
 }
@@ -179,12 +183,14 @@ func (k *call) infer() {
 	}
 	k.books = k.srv.books.of(unknownModel)
 	k.ask.Class = k.srv.cfg.DefaultClass
-	if !k.authenticate() || !k.scan() || !k.permit() || !k.times() || !k.translate() || !k.charge() {
+	if !k.authenticate() || !k.scan() || !k.permit() || !k.times() || !k.pinPrevious() || !k.translate() || !k.charge() {
 		return
 	}
-	k.observed = true
-	k.books.inFlight.Add(1)
-	k.srv.deps.Observer.Arrived(k.model.Name, k.ask.Class, k.srv.deps.NowMs())
+	if !k.endpoint.free {
+		k.observed = true
+		k.books.inFlight.Add(1)
+		k.srv.deps.Observer.Arrived(k.model.Name, k.ask.Class, k.srv.deps.NowMs())
+	}
 	k.srv.budget.request()
 	if k.ask.Class == slo.Interactive {
 		k.srv.hedges.request()
@@ -194,13 +200,10 @@ func (k *call) infer() {
 
 // scan reads the head of the body and of what concerns it.
 func (k *call) scan() bool {
-	h := &k.ctx.Request.Header
-	if enc := h.ContentEncoding(); len(enc) > 0 && !bytes.EqualFold(enc, []byte("identity")) {
-		k.refuse(fasthttp.StatusUnsupportedMediaType, slo.BadRequest, "unsupported_content_encoding",
-			"Send the body without Content-Encoding.", 0)
+	if !k.inflate() {
 		return false
 	}
-	if err := k.head.Scan(k.ctx.Request.Body()); err != nil {
+	if err := k.scanHead(); err != nil {
 		k.unusable(err)
 		return false
 	}
@@ -210,7 +213,20 @@ func (k *call) scan() bool {
 		return false
 	}
 	k.head.Stream = k.head.Stream && k.endpoint.streams
+	if k.endpoint.vectors && k.head.Encoding == wire.EncodingOther {
+		k.outcome = slo.BadRequest
+		k.refuseParam(fasthttp.StatusBadRequest, "invalid_encoding_format", "Write float or base64.", "encoding_format", 0)
+		return false
+	}
 	return k.class()
+}
+
+func (k *call) scanHead() error {
+	req := &k.ctx.Request
+	if k.endpoint.form {
+		return k.head.ScanForm(req.Header.ContentType(), req.Body())
+	}
+	return k.head.Scan(req.Body())
 }
 
 // unusable refuses a body for what err says.
@@ -239,36 +255,13 @@ func (k *call) class() bool {
 	return true
 }
 
-// permit finds the model and checks that the key may use it. A key with a list learns nothing about other models.
-func (k *call) permit() bool {
-	table := k.srv.deps.Router.Table()
-	k.srv.books.prune(table)
-	model, known := table.Lookup(string(k.head.Model))
-	if len(k.key.Models) > 0 && !slices.Contains(k.key.Models, string(k.head.Model)) &&
-		(!known || !slices.Contains(k.key.Models, model.Name)) {
-		k.refuse(fasthttp.StatusForbidden, slo.RefusedAuth, "model_not_allowed", "This key may not use the model.", 0)
-		return false
-	}
-	if !known {
-		k.unknownModel()
-		return false
-	}
-	k.model, k.books = model, k.srv.books.of(model.Name)
-	return true
-}
-
-func (k *call) unknownModel() {
-	k.outcome = slo.UnknownModel
-	k.refuseParam(fasthttp.StatusNotFound, "model_not_found", "There is no model of this name; GET /v1/models lists them.", "model", 0)
-}
-
 // bytesPerToken is the usual length of a token, for estimates.
 const bytesPerToken = 4
 
 // dispatch takes the request to a replica, to another one if the first fails before the answer began, or refuses.
 func (k *call) dispatch() {
 	ask := &k.ask
-	ask.Model, ask.Tenant, ask.TenantWeight = k.model.Name, k.key.Tenant, k.key.TenantWeight
+	ask.Tenant, ask.TenantWeight = k.key.Tenant, k.key.TenantWeight
 	k.hashPrompt()
 	for try := 1; ; try++ { // ends: MaxTries
 		if err := k.at.acquire(k.conn.gone); err != nil {
@@ -312,7 +305,7 @@ func (k *call) hashPrompt() {
 	}
 	prompt := k.payload()[k.head.Prompt.Start:k.head.Prompt.End]
 	prompt = prompt[:min(len(prompt), maxPrompt)]
-	k.prefix = prefix.Hash(k.prefix[:0], prefix.Seed(k.model.Name, "", k.key.Tenant), prompt, block)
+	k.prefix = prefix.Hash(k.prefix[:0], prefix.Seed(k.model.Name, k.target.Adapter, k.key.Tenant), prompt, block)
 	k.ask.Prefix, k.ask.BlockTokens = k.prefix, block/bytesPerToken
 }
 
@@ -329,7 +322,7 @@ func (k *call) notAdmitted(err error) {
 	case errors.As(err, &no):
 		k.refuse(fasthttp.StatusServiceUnavailable, no.Outcome, no.Code, no.Message, no.RetryAfterMs)
 	case errors.Is(err, router.ErrUnknownModel):
-		k.unknownModel()
+		k.unknownModel(nil)
 	default:
 		k.refuse(fasthttp.StatusServiceUnavailable, slo.Internal, "unavailable", "The gateway cannot serve now.", 1000)
 	}

@@ -31,7 +31,7 @@ var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); retu
 
 // planHedge sets when a second try would begin. Most answers are there before that, so whether it may is asked then.
 func (k *call) planHedge() {
-	if k.ask.Class != slo.Interactive || k.srv.cfg.HedgeRatio == 0 || k.race.run || len(k.model.Replicas) < 2 {
+	if k.ask.Class != slo.Interactive || k.ask.Only != "" || k.srv.cfg.HedgeRatio == 0 || k.race.run || len(k.model.Replicas) < 2 {
 		return
 	}
 	if late := k.waits().lateMs(); late > 0 {

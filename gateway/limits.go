@@ -75,8 +75,11 @@ func (s *Server) SyncUsage(facts *quota.Spent) {
 
 // askFor is the request as its limits see it.
 func (k *call) askFor() quota.Ask {
-	return quota.Ask{Key: k.key.ID, Tenant: k.key.Tenant, KeyLimits: k.key.Limits, TenantLimits: k.key.TenantLimits,
-		PromptTokens: k.ask.PromptTokens, MaxTokens: k.ask.MaxTokens, Choices: k.head.N, Writes: k.endpoint.streams}
+	ask := quota.Ask{Key: k.key.ID, Tenant: k.key.Tenant, KeyLimits: k.key.Limits, TenantLimits: k.key.TenantLimits}
+	if !k.endpoint.free {
+		ask.PromptTokens, ask.MaxTokens, ask.Choices, ask.Writes = k.ask.PromptTokens, k.ask.MaxTokens, k.head.N, k.endpoint.streams
+	}
+	return ask
 }
 
 // charge takes the request's share of the limits of its key and tenant, or refuses it.
@@ -122,7 +125,9 @@ func (k *call) bill() {
 }
 
 // usageKnown reports that the engine told what it used.
-func (a *attempt) usageKnown() bool { return a.stream.Usage.Known || a.usage.Usage().Known }
+func (a *attempt) usageKnown() bool {
+	return a.call.endpoint.free || a.stream.Usage.Known || a.usage.Usage().Known
+}
 
 // standing is how the limits of key and tenant stand now; nothing without limits.
 func (k *call) standing() quota.Standing {

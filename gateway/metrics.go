@@ -41,6 +41,7 @@ type modelBooks struct {
 	failed   [slo.NumOutcomes]*metrics.Counter // tries, not requests; nil for outcomes that are no replica's fault
 	input    *metrics.Counter
 	output   *metrics.Counter
+	choices  *metrics.Counter
 	queue    *metrics.PrometheusHistogram
 	first    *metrics.PrometheusHistogram
 	between  *metrics.PrometheusHistogram
@@ -106,6 +107,7 @@ func (b *books) of(name string) *modelBooks {
 	}
 	m.input = b.set.GetOrCreateCounter(label("sluice_gateway_tokens_total", `,type="input"`))
 	m.output = b.set.GetOrCreateCounter(label("sluice_gateway_tokens_total", `,type="output"`))
+	m.choices = b.set.GetOrCreateCounter(label("sluice_gateway_choices_total", ""))
 	m.queue = b.set.GetOrCreatePrometheusHistogramExt(label("sluice_gateway_queue_seconds", ""), buckets)
 	m.first = b.set.GetOrCreatePrometheusHistogramExt(label("gen_ai_server_time_to_first_token_seconds", ""), buckets)
 	m.between = b.set.GetOrCreatePrometheusHistogramExt(label("gen_ai_server_time_per_output_token_seconds", ""), tokenBuckets)

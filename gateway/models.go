@@ -10,7 +10,8 @@ import (
 	"sluice/router"
 )
 
-// listModels answers GET /v1/models with the models that the key may use.
+// listModels answers GET /v1/models with the names that the key may ask for: models, their adapters, and of aliases
+// those that the key's list names.
 func (k *call) listModels(get bool) {
 	if !get {
 		k.notAllowed("GET")
@@ -20,17 +21,29 @@ func (k *call) listModels(get bool) {
 		return
 	}
 	b := append(k.out[:0], `{"object":"list","data":[`...)
-	first := true
-	models := k.srv.deps.Router.Table().Models()
-	for i := range models {
-		if !k.mayUse(&models[i]) {
-			continue
-		}
-		if !first {
+	empty := len(b)
+	add := func(name, parent string) {
+		if len(b) > empty {
 			b = append(b, ',')
 		}
-		first = false
-		b = k.appendModel(b, models[i].Name)
+		b = k.appendModel(b, name, parent)
+	}
+	models := k.srv.deps.Router.Table().Models()
+	for i := range models {
+		m := &models[i]
+		if k.mayAsk([]byte(m.Name), router.Target{Model: m}) {
+			add(m.Name, "")
+		}
+		for _, alias := range m.Aliases {
+			if slices.Contains(k.key.Models, alias) {
+				add(alias, "")
+			}
+		}
+		for _, adapter := range m.Adapters {
+			if k.mayAsk([]byte(adapter), router.Target{Model: m, Adapter: adapter}) {
+				add(adapter, m.Name)
+			}
+		}
 	}
 	k.out = append(b, "]}"...)
 	k.answer(fasthttp.StatusOK, k.out)
@@ -46,32 +59,33 @@ func (k *call) describeModel(get bool, escaped []byte) {
 		return
 	}
 	name := fasthttp.AppendUnquotedArg(nil, escaped)
-	model, ok := k.srv.deps.Router.Table().Lookup(string(name))
-	if !ok || !k.mayUse(model) {
-		k.unknownModel()
+	target, ok := k.srv.deps.Router.Table().Resolve(name)
+	if !k.mayAsk(name, target) {
+		k.unknownModel(nil) // a key with a list learns nothing about other models
 		return
 	}
-	k.out = k.appendModel(k.out[:0], string(name))
+	if !ok {
+		k.unknownModel(target.Model)
+		return
+	}
+	parent := ""
+	if target.Adapter != "" {
+		parent = target.Model.Name
+	}
+	k.out = k.appendModel(k.out[:0], string(name), parent)
 	k.answer(fasthttp.StatusOK, k.out)
 }
 
-// mayUse reports that the key's list names the model or one of its aliases, or that it has no list.
-func (k *call) mayUse(m *router.Model) bool {
-	if len(k.key.Models) == 0 || slices.Contains(k.key.Models, m.Name) {
-		return true
-	}
-	for _, alias := range m.Aliases {
-		if slices.Contains(k.key.Models, alias) {
-			return true
-		}
-	}
-	return false
-}
-
-func (k *call) appendModel(b []byte, name string) []byte {
+// appendModel appends a model object. parent is the model of an adapter.
+func (k *call) appendModel(b []byte, name, parent string) []byte {
 	b = append(b, `{"id":`...)
 	b = wire.AppendQuoted(b, name)
 	b = append(b, `,"object":"model","created":`...)
 	b = strconv.AppendInt(b, k.srv.startS, 10)
-	return append(b, `,"owned_by":"sluice"}`...)
+	b = append(b, `,"owned_by":"sluice"`...)
+	if parent != "" {
+		b = append(b, `,"parent":`...)
+		b = wire.AppendQuoted(b, parent)
+	}
+	return append(b, '}')
 }

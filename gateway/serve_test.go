@@ -241,7 +241,7 @@ func TestRefusals(t *testing.T) {
 		{post("/v1/chat/completions", `{"messages":[]}`), 400, "missing_model"},
 		{post("/v1/chat/completions", `{"model":"m",`), 400, "invalid_body"},
 		{post("/v1/chat/completions", `{"model":"m","model":"other"}`), 400, "invalid_body"},
-		{post("/v1/chat/completions", chat, "Content-Encoding: gzip"), 415, "unsupported_content_encoding"},
+		{post("/v1/chat/completions", chat, "Content-Encoding: br"), 415, "unsupported_content_encoding"},
 		{post("/v1/chat/completions", chat, "X-Request-Timeout-Ms: soon"), 400, "invalid_timeout"},
 		{post("/v1/chat/completions", chat, "X-Sluice-Class: urgent"), 400, "invalid_class"},
 		{post("/v1/chat/completions", strings.Repeat("x", 1<<12+1)), 413, "body_too_large"},

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,7 @@ type Server struct {
 	budget   *budget
 	hedges   *budget
 	books    *books
+	kept     keptBook
 	calls    sync.Pool // of *call
 	attempts sync.Pool // of *attempt: second tries
 	serving  atomic.Bool
@@ -238,6 +240,10 @@ const strangerBodyBytes = 64 << 10
 // bodyLimit says how large a body may be, before any of it is read.
 func (s *Server) bodyLimit(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	limit := fasthttp.RequestConfig{MaxRequestBodySize: s.cfg.MaxBodyBytes}
+	if oddExpectation(h) {
+		limit.MaxRequestBodySize = 1 // the client waits for an answer before it sends: 0 would mean no limit
+		return limit
+	}
 	if n := h.ContentLength(); n >= 0 && n <= strangerBodyBytes {
 		return limit // the usual case: the key is looked at once, by the handler
 	}
@@ -253,6 +259,9 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
 	switch {
+	case errors.Is(err, fasthttp.ErrBodyTooLarge) && oddExpectation(&ctx.Request.Header):
+		status, code = fasthttp.StatusExpectationFailed, "unknown_expectation"
+		text = "Of the values of the Expect header only 100-continue is known here."
 	case errors.Is(err, fasthttp.ErrBodyTooLarge) && s.stranger(ctx):
 		status, code, text = fasthttp.StatusUnauthorized, "invalid_api_key", "Send a valid key as a bearer token."
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
@@ -275,6 +284,12 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	body := d.appendError(nil, status, wire.Error{Message: text, Type: errorType(status), Code: code}, nil)
 	ctx.Response.SetBody(body)
 	s.recordUnreadable(ctx, status, code, len(body))
+}
+
+// oddExpectation reports an Expect header that asks for something else than 100-continue.
+func oddExpectation(h *fasthttp.RequestHeader) bool {
+	expect := h.Peek("Expect")
+	return len(expect) > 0 && !bytes.EqualFold(expect, []byte("100-continue"))
 }
 
 // stranger reports that a request that could be read up to its body has no good key.

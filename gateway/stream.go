@@ -68,6 +68,7 @@ func (a *attempt) feed(n int) (send, keep int) {
 	if s.Content > before {
 		a.token()
 	}
+	a.noteKept()
 	return a.held + send, keep
 }
 

@@ -90,17 +90,30 @@ func (k *call) fail(status int, outcome slo.Outcome, code, message string) {
 func (a *attempt) prepare() {
 	k := a.call
 	k.translation.begin()
-	options := k.head.Stream && k.endpoint.dialect == dialectOpenAI // the API has stream_options
+	k.beginVectors()
+	options := k.head.Stream && k.endpoint.options
 	a.stream.HideUsage = options && !k.head.IncludeUsage
-	a.parts, a.scratch = k.head.AppendEdits(a.parts[:0], a.scratch[:0], k.payload(), wire.Edits{
-		Model: a.replica.UpstreamModel, IncludeUsage: options,
-	})
-	h := append(a.header[:0], "Content-Type: application/json\r\nUser-Agent: sluice\r\nAccept-Encoding: identity\r\nAccept: "...)
-	if k.head.Stream {
-		h = append(h, "text/event-stream\r\nX-Request-Id: "...)
-	} else {
-		h = append(h, "application/json\r\nX-Request-Id: "...)
+	if k.kept.method == "" {
+		a.parts, a.scratch = k.head.AppendEdits(a.parts[:0], a.scratch[:0], k.payload(), wire.Edits{
+			Model: k.upstreamModel(&a.replica), IncludeUsage: options,
+		})
 	}
+	h := append(a.header[:0], "Content-Type: "...)
+	if k.endpoint.form {
+		h = append(h, k.ctx.Request.Header.ContentType()...)
+	} else {
+		h = append(h, "application/json"...)
+	}
+	h = append(h, "\r\nUser-Agent: sluice\r\nAccept-Encoding: identity\r\nAccept: "...)
+	switch {
+	case k.head.Stream:
+		h = append(h, "text/event-stream"...)
+	case k.endpoint.form:
+		h = append(h, "*/*"...)
+	default:
+		h = append(h, "application/json"...)
+	}
+	h = append(h, "\r\nX-Request-Id: "...)
 	h = append(h, k.id...)
 	h = append(h, "\r\nX-Forwarded-For: "...)
 	h = append(h, k.conn.peer...)
@@ -118,6 +131,9 @@ func (a *attempt) prepare() {
 	a.upstream = relay.Request{
 		Addr: a.replica.Addr, Method: "POST", Path: k.enginePath(), Header: h, Body: a.parts,
 		Deadline: k.deadline,
+	}
+	if k.kept.method != "" {
+		a.upstream.Method, a.upstream.Path, a.upstream.Body = k.kept.method, k.kept.path, nil
 	}
 }
 

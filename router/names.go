@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 )
@@ -22,24 +23,26 @@ type Target struct {
 // BASE ends at any colon, the last tried first, since aliases may hold some. A target without a model is unknown; one
 // whose model is known but not what follows it comes with ok false and the model, so that the caller can say what there
 // is. It allocates nothing.
-func (t *Table) Resolve(name string) (target Target, ok bool) {
+func (t *Table) Resolve(name []byte) (target Target, ok bool) {
 	if t == nil {
 		return Target{}, false
 	}
-	if m := t.byName[name]; m != nil {
+	if m := t.byName[string(name)]; m != nil {
 		return Target{Model: m}, true
 	}
-	if target, ok = t.adapters[name]; ok {
+	if target, ok = t.adapters[string(name)]; ok {
 		return target, true
 	}
-	for end := strings.LastIndexByte(name, ':'); end > 0; end = strings.LastIndexByte(name[:end], ':') {
-		m := t.byName[name[:end]]
+	for end := bytes.LastIndexByte(name, ':'); end > 0; end = bytes.LastIndexByte(name[:end], ':') {
+		m := t.byName[string(name[:end])]
 		if m == nil {
 			continue
 		}
 		rest := name[end+1:]
-		if at := slices.Index(m.Adapters, rest); at >= 0 {
-			return Target{Model: m, Adapter: m.Adapters[at]}, true
+		for _, adapter := range m.Adapters {
+			if adapter == string(rest) {
+				return Target{Model: m, Adapter: adapter}, true
+			}
 		}
 		if version, ok := m.version(rest); ok {
 			return Target{Model: m, Version: version}, true
@@ -53,9 +56,9 @@ func (t *Table) Resolve(name string) (target Target, ok bool) {
 
 // version finds a version that the model has now: the current one, one with a weight, or that of a ready replica. An
 // old version is gone with its last ready replica, as draining ones take nothing new.
-func (m *Model) version(name string) (string, bool) {
-	for _, known := range m.KnownVersions() {
-		if known == name || (len(name) > 1 && name[0] == 'v' && known == name[1:]) {
+func (m *Model) version(name []byte) (string, bool) {
+	for _, known := range m.known {
+		if known == string(name) || (len(name) > 1 && name[0] == 'v' && known == string(name[1:])) {
 			return known, true
 		}
 	}
@@ -87,6 +90,11 @@ func (m *Model) learnVersions() {
 
 // Has reports that the model's engines have an API that not every engine has, as registry.ModelSpec.Speaks names it.
 func (m *Model) Has(api string) bool { return slices.Contains(m.Speaks, api) }
+
+// Allows reports that the request may go to the replica: no other one was asked for, nor another version.
+func (r *Request) Allows(replica *Replica) bool {
+	return (r.Only == "" || r.Only == replica.ID) && (r.Version == "" || r.Version == replica.Version)
+}
 
 // versionGroup is the stretch of replicas of one version, empty when there is none.
 func (m *Model) versionGroup(version string) group {

@@ -44,7 +44,7 @@ func TestResolve(t *testing.T) {
 		"Chat":                            {"", "", "", false},
 		"":                                {"", "", "", false},
 	} {
-		got, ok := table.Resolve(name)
+		got, ok := table.Resolve([]byte(name))
 		model := ""
 		if got.Model != nil {
 			model = got.Model.Name
@@ -57,14 +57,15 @@ func TestResolve(t *testing.T) {
 	if got := m.KnownVersions(); !slices.Equal(got, []string{"6", "7", "8"}) {
 		t.Errorf("versions %v", got)
 	}
-	if _, ok := (*Table)(nil).Resolve("chat"); ok {
+	if _, ok := (*Table)(nil).Resolve([]byte("chat")); ok {
 		t.Error("no table knows a model")
 	}
 }
 
 func TestResolveAllocatesNothing(t *testing.T) {
 	table, _ := model(t, Model{Adapters: []string{"a", "b"}, Replicas: list(1, 1, "3")})
-	if n := testing.AllocsPerRun(100, func() { table.Resolve("chat:v3") }); n != 0 {
+	name := []byte("chat:v3")
+	if n := testing.AllocsPerRun(100, func() { table.Resolve(name) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -104,7 +105,13 @@ func TestPickHoldsToTheVersion(t *testing.T) {
 	if slot, verdict := Pick(m, &req, &state, nil, 1); verdict != Picked || slot > 2 {
 		t.Errorf("ejected: slot %d, verdict %d", slot, verdict)
 	}
-	req.Version = "3"
+	req = Request{Only: "25"}
+	for range 100 {
+		if slot, verdict := Pick(m, &req, &state, nil, 1); verdict != Picked || m.Replicas[slot].ID != "25" {
+			t.Fatalf("only one: slot %d, verdict %d", slot, verdict)
+		}
+	}
+	req = Request{Version: "3"}
 	if slot, verdict := Pick(m, &req, &state, nil, 1); verdict != None {
 		t.Errorf("no such version: slot %d, verdict %d", slot, verdict)
 	}

@@ -74,7 +74,7 @@ func Pick(m *Model, req *Request, loads Loads, matches []Match, rnd uint64) (slo
 		return -1, None
 	}
 	p := picker{m: m, req: req, matches: matches, work: req.Work(), best: -1, random: rnd}
-	if req.Version != "" {
+	if req.Version != "" || req.Only != "" {
 		return p.pinned(loads)
 	}
 	first := p.group()
@@ -89,10 +89,18 @@ func Pick(m *Model, req *Request, loads Loads, matches []Match, rnd uint64) (slo
 	return p.unwell(loads, 0, n)
 }
 
-// pinned chooses among the replicas of the one version that the request wants.
+// pinned chooses among the replicas that the request allows.
 func (p *picker) pinned(loads Loads) (slot int, verdict Verdict) {
-	g := p.m.versionGroup(p.req.Version)
-	if g.from == g.to {
+	g := group{to: len(p.m.Replicas)}
+	if p.req.Version != "" {
+		g = p.m.versionGroup(p.req.Version)
+	}
+	for i := g.from; p.req.Only != "" && i < g.to; i++ {
+		if p.m.Replicas[i].ID == p.req.Only {
+			g.from, g.to = i, i+1
+		}
+	}
+	if g.from == g.to || !p.req.Allows(&p.m.Replicas[g.from]) {
 		return -1, None
 	}
 	if p.fromGroup(loads, g) {

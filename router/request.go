@@ -21,6 +21,7 @@ var (
 type Request struct {
 	Model        string // name or alias
 	Version      string // the only version that may take it; empty: any
+	Only         string // the only replica, by id, that may take it; empty: any
 	Class        slo.Class
 	Tenant       string
 	TenantWeight float64 // share between tenants; 0 is read as 1

@@ -46,5 +46,21 @@ func AppendErrorEvent(dst []byte, e Error) []byte {
 	return append(dst, "\n\n"...)
 }
 
+// AppendTypedErrorEvent is AppendErrorEvent for streams of typed events, as those of OpenAI's responses. Its error
+// member is what official SDKs raise on; the rest is the event that the API describes.
+func AppendTypedErrorEvent(dst []byte, e Error) []byte {
+	dst = append(dst, "event: error\ndata: {\"type\":\"error\",\"message\":"...)
+	dst = AppendQuoted(dst, e.Message)
+	dst = append(dst, `,"param":`...)
+	dst = appendQuotedOrNull(dst, e.Param)
+	dst = append(dst, `,"code":`...)
+	dst = appendQuotedOrNull(dst, e.Code)
+	dst = append(dst, ',')
+	from := len(dst)
+	dst = AppendError(dst, e)
+	dst = append(dst[:from], dst[from+1:]...) // the brace: it is one object
+	return append(dst, "\n\n"...)
+}
+
 // DoneEvent is the end marker of a stream in the OpenAI API.
 const DoneEvent = "data: [DONE]\n\n"

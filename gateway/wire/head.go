@@ -24,14 +24,18 @@ type Head struct {
 	ModelSpan Span
 	// Stream is the value of stream; false when absent or null.
 	Stream bool
-	// MaxTokens is max_completion_tokens, else max_tokens; 0 when neither is there.
+	// MaxTokens is max_output_tokens or max_completion_tokens, else max_tokens; 0 when none is there.
 	MaxTokens int
 	// N is how many choices are asked for; 1 when absent.
 	N int
 	// IncludeUsage is stream_options.include_usage.
 	IncludeUsage bool
-	// Prompt covers the value of messages, prompt or input, for estimates and prefix hashes.
+	// Prompt covers the value of messages, prompt, input, documents or text_2, the longest, for estimates and prefix hashes.
 	Prompt Span
+	// Encoding is encoding_format, the form in which vectors are wanted.
+	Encoding Encoding
+	// Previous is previous_response_id as written, inside the body; empty when absent, null or too long for an id.
+	Previous []byte
 
 	open         int  // just behind the outermost brace
 	options      Span // the value of stream_options; absent: empty
@@ -56,6 +60,9 @@ const (
 	fieldN
 	fieldStreamOptions
 	fieldPrompt
+	fieldMaxOutputTokens
+	fieldEncodingFormat
+	fieldPrevious
 	fieldOther field = 0
 )
 
@@ -74,7 +81,13 @@ func fieldOf(name []byte) field {
 		return fieldN
 	case "stream_options":
 		return fieldStreamOptions
-	case "messages", "prompt", "input":
+	case "max_output_tokens":
+		return fieldMaxOutputTokens
+	case "encoding_format":
+		return fieldEncodingFormat
+	case "previous_response_id":
+		return fieldPrevious
+	case "messages", "prompt", "input", "documents", "text_2":
 		return fieldPrompt
 	}
 	return fieldOther
@@ -134,6 +147,7 @@ func (h *Head) Scan(body []byte) error {
 func (h *Head) reset() {
 	h.Model, h.ModelSpan, h.Stream, h.MaxTokens, h.N = nil, Span{}, false, 0, 1
 	h.IncludeUsage, h.Prompt, h.open, h.options = false, Span{}, 0, Span{}
+	h.Encoding, h.Previous = EncodingNone, nil
 	h.optionsEmpty, h.optionsNull, h.empty, h.usage, h.escaped, h.form, h.seen = false, false, false, Span{}, false, false, 0
 }
 
@@ -164,13 +178,21 @@ func (h *Head) member(c *cursor, name []byte) error {
 	case fieldStream:
 		return boolean(&h.Stream, raw, "stream", from)
 	case fieldMaxTokens:
-		if h.seen&fieldMaxCompletionTokens == 0 {
+		if h.seen&(fieldMaxCompletionTokens|fieldMaxOutputTokens) == 0 {
 			return number(&h.MaxTokens, raw, "max_tokens", from)
 		}
 		var ignored int
 		return number(&ignored, raw, "max_tokens", from)
 	case fieldMaxCompletionTokens:
 		return number(&h.MaxTokens, raw, "max_completion_tokens", from)
+	case fieldMaxOutputTokens:
+		return number(&h.MaxTokens, raw, "max_output_tokens", from)
+	case fieldEncodingFormat:
+		h.Encoding = encodingOf(raw)
+	case fieldPrevious:
+		if raw[0] == '"' && len(raw)-2 <= MaxResponseIDBytes {
+			h.Previous = raw[1 : len(raw)-1]
+		}
 	case fieldN:
 		if err := number(&h.N, raw, "n", from); err != nil {
 			return err
@@ -187,6 +209,28 @@ func (h *Head) member(c *cursor, name []byte) error {
 		}
 	}
 	return nil
+}
+
+// Encoding is a form of vectors.
+type Encoding uint8
+
+const (
+	EncodingNone   Encoding = iota // not said, or null
+	EncodingFloat                  // lists of numbers
+	EncodingBase64                 // little-endian float32
+	EncodingOther                  // anything else
+)
+
+func encodingOf(raw []byte) Encoding {
+	switch string(raw) {
+	case "null":
+		return EncodingNone
+	case `"float"`:
+		return EncodingFloat
+	case `"base64"`:
+		return EncodingBase64
+	}
+	return EncodingOther
 }
 
 func (h *Head) model(raw []byte, span Span) error {

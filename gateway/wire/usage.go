@@ -5,8 +5,8 @@ import "bytes"
 // maxUsageBytes bounds the usage object of an answer; a longer one is not read.
 const maxUsageBytes = 2 << 10
 
-// UsageScanner finds the top-level usage object of a JSON answer that passes in pieces of any size, without keeping
-// the answer. Nesting has no limit here: it costs nothing. The zero value is ready.
+// UsageScanner finds the top-level usage object and id of a JSON answer that passes in pieces of any size, without
+// keeping the answer. Nesting has no limit here: it costs nothing. The zero value is ready.
 type UsageScanner struct {
 	depth   int
 	key     [8]byte // the last string at depth 1, when it may be a name; longer ones do not fit
@@ -17,10 +17,20 @@ type UsageScanner struct {
 	taking  bool // inside the usage object
 	taken   []byte
 	usage   Usage
+	naming  bool   // inside the value of the top-level id
+	id      []byte // as written, MaxResponseIDBytes+1 at most: then it is too long to be one
 }
 
 // Reset makes s ready for another answer.
-func (s *UsageScanner) Reset() { *s = UsageScanner{taken: s.taken[:0]} }
+func (s *UsageScanner) Reset() { *s = UsageScanner{taken: s.taken[:0], id: s.id[:0]} }
+
+// ID returns the top-level id, as written; nil without one of MaxResponseIDBytes at most. It lives until Reset.
+func (s *UsageScanner) ID() []byte {
+	if s.naming || len(s.id) == 0 || len(s.id) > MaxResponseIDBytes {
+		return nil
+	}
+	return s.id
+}
 
 // Usage returns what was found.
 func (s *UsageScanner) Usage() Usage { return s.usage }
@@ -30,6 +40,7 @@ func (s *UsageScanner) Feed(p []byte) {
 	for i := 0; i < len(p); {
 		if s.inText {
 			n := s.text(p[i:])
+			s.takeID(p[i : i+n])
 			s.take(p[i : i+n])
 			i += n
 			continue
@@ -46,6 +57,7 @@ func (s *UsageScanner) Feed(p []byte) {
 		i++
 		switch ch {
 		case '"':
+			s.naming = s.depth == 1 && !s.name && len(s.id) == 0 && s.keyLen == len("id") && string(s.key[:s.keyLen]) == "id"
 			s.inText, s.keyLen = true, 0
 		case '{', '[':
 			s.depth++
@@ -108,6 +120,17 @@ func (s *UsageScanner) text(p []byte) int {
 		return end + 1
 	}
 	return len(p)
+}
+
+// takeID collects the text of the id; the last byte may be its closing quote.
+func (s *UsageScanner) takeID(p []byte) {
+	if !s.naming {
+		return
+	}
+	if !s.inText {
+		p, s.naming = p[:len(p)-1], false
+	}
+	s.id = append(s.id, p[:min(len(p), MaxResponseIDBytes+1-len(s.id))]...)
 }
 
 func (s *UsageScanner) noteKey(ch byte) {

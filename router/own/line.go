@@ -155,7 +155,7 @@ func allExcluded(m *router.Model, req *router.Request) bool {
 		return false
 	}
 	for i := range m.Replicas {
-		tried := req.Version != "" && req.Version != m.Replicas[i].Version
+		tried := !req.Allows(&m.Replicas[i])
 		for _, id := range req.Exclude {
 			tried = tried || id == m.Replicas[i].ID
 		}
@@ -170,7 +170,7 @@ func allExcluded(m *router.Model, req *router.Request) bool {
 func (l *line) usable(lv *live, m *router.Model, req *router.Request, nowMs int64) (replicas, slots int) {
 	for i := range m.Replicas {
 		r := &m.Replicas[i]
-		out := lv.counters[r.Slot].standing(nowMs) == router.Out || (req.Version != "" && req.Version != r.Version)
+		out := lv.counters[r.Slot].standing(nowMs) == router.Out || !req.Allows(r)
 		for _, id := range req.Exclude {
 			out = out || id == r.ID
 		}
@@ -237,7 +237,7 @@ func (l *line) round(nowMs int64) {
 			continue
 		}
 		// Only replicas that it may not use have room: it must not hold up those behind it. All else waits in order.
-		if len(w.req.Exclude) == 0 && w.req.Version == "" || n == maxAside {
+		if len(w.req.Exclude) == 0 && w.req.Version == "" && w.req.Only == "" || n == maxAside {
 			break
 		}
 		l.queue.Remove(head)

@@ -17,6 +17,8 @@ type Result struct {
 	// Busy: the engine answered 429 or 503. It is alive; it is left alone for a moment, for RetryAfterMs if it said so.
 	Busy         bool
 	RetryAfterMs int64
+	// Aside: it was no ordinary work of the model, so nothing is learned from how long it took.
+	Aside bool
 }
 
 // Ticket is the charge of one request on one replica. Its methods may be called from any goroutine; Release counts once.
@@ -96,7 +98,7 @@ func (t *Ticket) learn(res *Result, nowMs int64) {
 	case began || res.Outcome == slo.OK:
 		t.counter.connected()
 	}
-	if res.Outcome == slo.OK {
+	if res.Outcome == slo.OK && !res.Aside {
 		t.counter.busyRow.Store(0)
 		heldMs := max(0.5, float64(nowMs-t.chargeMs))
 		t.choice.line.heldMs.learn(heldMs)
