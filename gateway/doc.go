@@ -13,6 +13,8 @@
 //   - limits.go, metrics.go, models.go: what limits keys and tenants (package quota decides), the books, the model list
 //   - observe.go: what is told of each request, and its trace; packages record and sink say and send it
 //   - sound.go, cors.go: which requests are too ambiguous to read, and what browsers are told
+//   - endpoint.go, names.go: the table of inference paths; what a model's name in a request stands for
+//   - inflate.go, vectors.go, kept.go: gzip bodies, the form of embeddings, responses that an engine keeps
 //
 // # What it decides
 //
@@ -46,8 +48,8 @@
 // that only name a role are held until then. So a replica that fails before that costs the client nothing. Comments are
 // not held: once one has gone out, the stream stays with its replica. An error event of an odd shape is told in the
 // client's dialect, with the engine's message; one that SDKs understand goes on as it is; either ends the stream. A
-// stream that ends in order without [DONE] after a finish reason gets one. Requests with a Content-Encoding are refused with
-// 415. Request headers go to the engine by an allow list (traceparent and tracestate; the rest is set here).
+// stream that ends in order without [DONE] after a finish reason gets one. Of Content-Encodings gzip is decoded, within the
+// body limit; others are refused with 415. A form passes as it came, in the one copy that was read. Request headers go to the engine by an allow list (traceparent and tracestate; the rest is set here).
 //
 // What it does not do: TLS and HTTP/2 (terminate them in front), probing engines, storing keys, serving /metrics (the
 // control port does, from the set in Deps).

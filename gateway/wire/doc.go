@@ -6,7 +6,8 @@
 //     rename the model or to ask an engine for usage ([Head.AppendEdits]); the body is never decoded or re-encoded;
 //   - where the events of a server-sent event stream begin and end ([Framer]), what each says ([ReadEvent]), and
 //     which bytes of the stream go to the client ([Stream.Feed]);
-//   - how many tokens an answer reports ([UsageScanner]);
+//   - the same for multipart forms ([Head.ScanForm]);
+//   - how many tokens an answer reports ([UsageScanner]), and in which form its vectors are ([Vectors]);
 //   - how to look into JSON without decoding it ([Members], [Elements]), and whether it is valid ([Valid]);
 //   - what an error looks like ([AppendError], [AppendErrorEvent]).
 //
