@@ -215,7 +215,7 @@ func open(t *testing.T, keys Keys, change func(*Config), engines ...*engine) *fl
 
 func openFor(t testing.TB, keys Keys, change func(*Config), engines ...*engine) *floor {
 	t.Helper()
-	model := router.Model{Name: "m", Aliases: []string{"alias"}}
+	model := router.Model{Name: "m", Aliases: []string{"alias"}, Speaks: []string{speaksResponses}}
 	for i, e := range engines {
 		model.Replicas = append(model.Replicas, router.Replica{ID: fmt.Sprintf("r%d", i), Addr: e.addr, MaxInFlight: 64, UpstreamModel: "real"})
 	}

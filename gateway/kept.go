@@ -154,14 +154,14 @@ func (k *call) keptResponse(rest []byte) {
 	}
 	k.books = k.srv.books.of(unknownModel)
 	k.ask.Class = k.srv.cfg.DefaultClass
-	if !k.authenticate() || !k.findKept(id) || !k.times() || !k.class() || !k.charge() {
-		return
-	}
 	path := "/v1/responses/" + string(id)
 	if len(verb) > 0 {
 		path += "/" + string(verb)
 	}
 	k.kept = kept{method: method, path: path + k.query()}
+	if !k.authenticate() || !k.findKept(id) || !k.times() || !k.class() || !k.charge() {
+		return
+	}
 	k.ask.Class = slo.Interactive // it is short, and what it cancels may hold the place that it waits for
 	k.ask.WorkMs = 1
 	k.dispatch()
@@ -175,7 +175,9 @@ func (k *call) findKept(id []byte) bool {
 			"This gateway knows no such response, or the replica that kept it is gone.", 0)
 		return false
 	}
+	stream := k.head.Stream
 	k.head.Scan([]byte("{}")) // of this request there is none
+	k.head.Stream = stream
 	k.model, _ = k.srv.deps.Router.Table().Lookup(at.model)
 	if k.model == nil {
 		k.unknownModel(nil)

@@ -76,7 +76,11 @@ func (s *Server) SyncUsage(facts *quota.Spent) {
 // askFor is the request as its limits see it.
 func (k *call) askFor() quota.Ask {
 	ask := quota.Ask{Key: k.key.ID, Tenant: k.key.Tenant, KeyLimits: k.key.Limits, TenantLimits: k.key.TenantLimits}
-	if !k.endpoint.free {
+	switch {
+	case k.kept.method != "": // it may cancel what uses the budget up
+	case k.endpoint.free:
+		ask.PromptTokens = 1 // given back; but nothing is done on a budget that is used up
+	default:
 		ask.PromptTokens, ask.MaxTokens, ask.Choices, ask.Writes = k.ask.PromptTokens, k.ask.MaxTokens, k.head.N, k.endpoint.streams
 	}
 	return ask
