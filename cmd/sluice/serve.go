@@ -41,9 +41,12 @@ func (l *logFlags) open() (*slog.Logger, error) {
 	return slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: level})), nil
 }
 
-// untilSignal is a context that ends with SIGINT or SIGTERM.
+// untilSignal is a context that ends with SIGINT or SIGTERM. A second one ends the process at once: whoever sends it does
+// not want to wait for what the first one began.
 func untilSignal(parent context.Context) (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(parent, syscall.SIGINT, syscall.SIGTERM)
+	ctx, cancel := signal.NotifyContext(parent, syscall.SIGINT, syscall.SIGTERM)
+	context.AfterFunc(ctx, cancel)
+	return ctx, cancel
 }
 
 func newServeCmd() *cobra.Command {
