@@ -92,6 +92,10 @@ clients: ## the official SDKs against the gateway, that of Go too (minutes, the 
 soak: ## tests and demo again and again for SOAK, until one fails
 	GO=$(GO) SOAK=$(SOAK) bash .ci/soak
 
+.PHONY: storm
+storm: ## 10,000 requests whose clients leave and whose engines fail, under the race detector
+	SLUICE_STORM=10000 $(GO) test -count=1 -race -timeout 20m -v -run 'TestCancelStorm' ./gateway
+
 .PHONY: gpu-check
 gpu-check: build ## on a machine with GPUs: inventory against nvidia-smi
 	bash .ci/gpu-check bin/sluice
