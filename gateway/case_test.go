@@ -327,7 +327,7 @@ func TestCase_GW_33_slots_come_back(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	until(t, "nothing is in flight", func() bool { return f.srv.InFlight() == 0 })
+	f.deserted()
 	f.mu.Lock()
 	begun := f.begun
 	f.mu.Unlock()

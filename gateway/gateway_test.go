@@ -332,6 +332,14 @@ func until(t testing.TB, what string, ok func() bool) {
 	}
 }
 
+// deserted waits until the gateway has seen every connection that was opened before, and its end. Clients must have left:
+// what they sent last may not have been looked at yet.
+func (f *floor) deserted() {
+	f.t.Helper()
+	readAnswer(bufio.NewReader(f.raw("GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))) // behind all others
+	until(f.t, "all connections ended", func() bool { return f.srv.http.GetOpenConnectionsCount() == 0 && f.srv.InFlight() == 0 })
+}
+
 // settled waits until nothing is in flight and checks that every counter is back at 0.
 func (f *floor) settled(requests int) []slo.Sample {
 	f.t.Helper()

@@ -310,7 +310,7 @@ func TestHedgeStorm(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	until(t, "nothing is in flight", func() bool { return f.srv.InFlight() == 0 })
+	f.deserted()
 	f.idle(t)
 	if f.srv.books.hedges.Get() == 0 || f.srv.books.panics.Get() != 0 {
 		t.Errorf("%d hedges, %d panics", f.srv.books.hedges.Get(), f.srv.books.panics.Get())

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -75,92 +76,95 @@ func (d *dice) rest(x *asked) {
 	}
 }
 
-// misbehave answers a request in one of the ways in which engines have been seen to, half of the time well.
+// part is an engine's part in the storm: a good answer, of which it tells some before it goes wrong.
+type part struct {
+	*asked
+	head   string
+	events []string
+	whole  string
+	begin  func() // tells its head and its first events
+}
+
+// misbehave answers a request in one of the ways in which engines have been seen to, a third of the time well.
 func (d *dice) misbehave(x *asked) {
 	events, streams := pieces(x, 1+d.n(6))
-	whole := strings.Join(events, "")
-	head := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+	p := part{asked: x, events: events, whole: strings.Join(events, "")}
+	p.head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 	if streams {
-		head = sseHead
+		p.head = sseHead
 	}
-	some := d.n(len(events) + 1) // events before it goes wrong
-	begin := func() {
-		x.write(head)
-		for _, e := range events[:some] {
+	tell := func(events []string) {
+		x.write(p.head)
+		for _, e := range events {
 			x.write(chunk(e))
 			d.rest(x)
 		}
 	}
-	switch d.n(36) {
-	case 0: // dies in prefill
-		x.conn.Close()
-	case 1:
-		x.write(head[:len(head)/2])
-		x.conn.Close()
-	case 2: // stalls before and after its head
-		hold(x)
-	case 3:
-		x.write(head)
-		hold(x)
-	case 4:
-		begin()
-		hold(x)
-	case 5: // dies between events, in the middle of one, in the middle of a chunk, with RST
-		begin()
-		x.conn.Close()
-	case 6:
-		begin()
-		x.write(chunk(whole[:len(whole)/3]))
-		leaveBy(x.conn, true)
-	case 7:
-		begin()
-		x.write("ff\r\n" + whole[:len(whole)/3])
-		x.conn.Close()
-	case 8: // talks nonsense
-		x.write("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + poison + "\r\n\r\n")
-		x.conn.Close()
-	case 9:
-		begin()
-		x.write("zz\r\n" + poison + "\r\n")
-	case 10:
-		x.write("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" + poison)
-	case 11: // errors of all kinds, some as 200
-		replyJSON(x, 429, `{"error":{"message":"slow down","type":"rate"}}`, "Retry-After: 1")
-	case 12:
-		replyJSON(x, 503, "busy", "Retry-After: 2")
-	case 13:
-		replyJSON(x, 500, "<html>oops</html>")
-	case 14:
-		replyJSON(x, 200, `{"error":{"message":"no"}}`)
-	case 15:
-		begin()
-		x.write(chunk("data: {\"error\":{\"message\":\"cuda died\"}}\n\n") + "0\r\n\r\n")
-	case 16:
-		replyJSON(x, 307, "", "Location: http://169.254.169.254/"+poison)
-	case 17: // old engines end with their connection, or too early with it
-		x.write(strings.Replace(strings.Replace(head, "1.1", "1.0", 1), "Transfer-Encoding: chunked\r\n", "", 1) + whole)
-		x.conn.Close()
-	case 18:
-		x.write(fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(whole)+10, whole))
-		x.conn.Close()
-	case 19: // more than was asked for
-		x.write(head + chunk(whole) + "0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n" + poison)
-	case 20:
-		x.write("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + head + chunk(whole) + "0\r\n\r\n")
-	case 21: // good, and gone before the connection is used again
-		x.write(head + chunk(whole) + "0\r\n\r\n")
-		x.conn.Close()
-	case 22: // a byte a chunk
-		x.write(head)
-		for i := range len(whole) {
-			x.write(chunk(whole[i : i+1]))
-		}
-		x.write("0\r\n\r\n")
-	default:
-		some = len(events)
-		begin()
-		x.write("0\r\n\r\n")
+	some := events[:d.n(len(events)+1)]
+	p.begin = func() { tell(some) }
+	if ways := append(slices.Clone(deaths), answers...); d.n(3) > 0 {
+		ways[d.n(len(ways))](&p)
+		return
 	}
+	tell(events)
+	x.write("0\r\n\r\n")
+}
+
+// deaths are ways to end without a whole answer.
+var deaths = []func(p *part){
+	func(p *part) { p.conn.Close() }, // in prefill
+	func(p *part) { p.write(p.head[:len(p.head)/2]); p.conn.Close() },
+	func(p *part) { hold(p.asked) },
+	func(p *part) { p.write(p.head); hold(p.asked) },
+	func(p *part) { p.begin(); hold(p.asked) },
+	func(p *part) { p.begin(); p.conn.Close() }, // between events, in the middle of one, in the middle of a chunk
+	func(p *part) { p.begin(); p.write(chunk(p.whole[:len(p.whole)/3])); leaveBy(p.conn, true) },
+	func(p *part) { p.begin(); p.write("ff\r\n" + p.whole[:len(p.whole)/3]); p.conn.Close() },
+	func(p *part) { // nonsense
+		p.write("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + poison + "\r\n\r\n")
+		p.conn.Close()
+	},
+	func(p *part) { p.begin(); p.write("zz\r\n" + poison + "\r\n") },
+	func(p *part) {
+		p.write("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" + poison)
+	},
+	func(p *part) { // shorter than it said
+		p.write(fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(p.whole)+10, p.whole))
+		p.conn.Close()
+	},
+}
+
+// answers are errors of all kinds, and whole answers of odd form.
+var answers = []func(p *part){
+	func(p *part) {
+		replyJSON(p.asked, 429, `{"error":{"message":"slow down","type":"rate"}}`, "Retry-After: 1")
+	},
+	func(p *part) { replyJSON(p.asked, 503, "busy", "Retry-After: 2") },
+	func(p *part) { replyJSON(p.asked, 500, "<html>oops</html>") },
+	func(p *part) { replyJSON(p.asked, 200, `{"error":{"message":"no"}}`) },
+	func(p *part) {
+		p.begin()
+		p.write(chunk("data: {\"error\":{\"message\":\"cuda died\"}}\n\n") + "0\r\n\r\n")
+	},
+	func(p *part) { replyJSON(p.asked, 307, "", "Location: http://169.254.169.254/"+poison) },
+	func(p *part) { // ends with its connection
+		p.write(strings.Replace(strings.Replace(p.head, "1.1", "1.0", 1), "Transfer-Encoding: chunked\r\n", "", 1) + p.whole)
+		p.conn.Close()
+	},
+	func(p *part) { // more than was asked for
+		p.write(p.head + chunk(p.whole) + "0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n" + poison)
+	},
+	func(p *part) {
+		p.write("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + p.head + chunk(p.whole) + "0\r\n\r\n")
+	},
+	func(p *part) { p.write(p.head + chunk(p.whole) + "0\r\n\r\n"); p.conn.Close() }, // gone before its connection is used again
+	func(p *part) { // a byte a chunk
+		p.write(p.head)
+		for i := range len(p.whole) {
+			p.write(chunk(p.whole[i : i+1]))
+		}
+		p.write("0\r\n\r\n")
+	},
 }
 
 // deafEngine takes connections and never reads a byte.

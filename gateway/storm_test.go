@@ -328,7 +328,7 @@ func (s *stormClients) inspect(t *testing.T, n int64, res *http.Response, body [
 
 // verify looks for what is left when everything has ended.
 func (s *stormClients) verify(t *testing.T) {
-	until(t, "all requests ended", func() bool { return s.srv.InFlight() == 0 })
+	s.deserted()
 	s.mu.Lock()
 	begun, ended := s.begun, len(s.ended)
 	s.mu.Unlock()
