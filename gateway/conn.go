@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"sluice/gateway/hangup"
 	"sluice/gateway/relay"
 )
 
@@ -17,8 +18,10 @@ import (
 type clientConn struct {
 	net.Conn
 	id      uint64
+	watched uint64 // by the listener's watcher
 	peer    string // IP address
 	set     *connSet
+	watch   *hangup.Watcher
 	gone    chan struct{} // closed when the client has left, or is cut
 	busy    atomic.Bool   // a handler runs
 	swallow bool          // owned by the serving goroutine
@@ -41,8 +44,12 @@ func (c *clientConn) Write(p []byte) (int, error) {
 // Close forgets the connection and closes it.
 func (c *clientConn) Close() error {
 	c.set.remove(c.id)
+	c.watch.Remove(c.watched)
 	return c.Conn.Close()
 }
+
+// Left implements hangup.Peer.
+func (c *clientConn) Left() { c.leave(false) }
 
 // leave says that nobody waits for an answer any more, or with cut that none will be given.
 func (c *clientConn) leave(cut bool) {
@@ -130,7 +137,7 @@ func (s *connSet) all() []*clientConn {
 type listener struct {
 	net.Listener
 	set   *connSet
-	watch *watcher
+	watch *hangup.Watcher
 }
 
 func (l *listener) Accept() (net.Conn, error) {
@@ -138,7 +145,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &clientConn{Conn: nc, set: l.set, gone: make(chan struct{}), peer: "local"}
+	c := &clientConn{Conn: nc, set: l.set, watch: l.watch, gone: make(chan struct{}), peer: "local"}
 	if tcp, ok := nc.(*net.TCPConn); ok {
 		_ = tcp.SetNoDelay(true) // Go's default, stated: tokens must not wait for each other
 		if addr, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
@@ -146,6 +153,6 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 	}
 	l.set.add(c)
-	l.watch.add(c)
+	c.watched, _ = l.watch.Add(nc, c) // one that cannot be watched is noticed when it is written to
 	return c, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/valyala/fasthttp"
 
+	"sluice/gateway/hangup"
 	"sluice/gateway/relay"
 	"sluice/gateway/wire"
 )
@@ -32,7 +33,7 @@ type Server struct {
 	http     fasthttp.Server
 	client   *relay.Client
 	conns    connSet
-	watch    *watcher
+	watch    *hangup.Watcher
 	ledgers  ledgers
 	budget   *budget
 	hedges   *budget
@@ -84,7 +85,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if s.client, err = relay.New(cfg.relay()); err != nil {
 		return nil, err
 	}
-	if s.watch, err = newWatcher(&s.conns); err != nil {
+	if s.watch, err = hangup.New(); err != nil {
 		s.client.Close()
 		return nil, err
 	}
@@ -162,7 +163,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 func (s *Server) shutdown(ctx context.Context) error {
 	s.draining.Store(true)
-	defer s.watch.close()
+	defer s.watch.Close()
 	defer s.client.Close()
 	wait(ctx, ms(s.cfg.ReadinessLagMs))
 	over, giveUp := context.WithCancel(context.Background())

@@ -361,7 +361,8 @@ func (x *Exchange) stepHead() (done bool) {
 			x.err = malformed("a head that does not end")
 			return true
 		}
-		n, err := x.conn.read(x.store[len(x.buf):MaxHeadBytes])
+		room := x.store[len(x.buf):MaxHeadBytes]
+		n, err := x.conn.read(room)
 		if n == 0 {
 			if len(x.buf) == 0 {
 				x.drop()
@@ -376,6 +377,9 @@ func (x *Exchange) stepHead() (done bool) {
 		x.buf = x.buf[:len(x.buf)+n]
 		if x.parseHeads() {
 			return true
+		}
+		if x.conn.drained(n, len(room)) {
+			return false
 		}
 	}
 }
@@ -428,7 +432,11 @@ func (x *Exchange) Read(dst []byte) (int, error) {
 		} else {
 			x.arm()
 			var err error
-			if n, err = x.conn.Read(dst); n == 0 && err != nil {
+			n, err = x.conn.Read(dst)
+			if n == 0 && err != nil && x.conn.wake(err) {
+				continue
+			}
+			if n == 0 && err != nil {
 				if errors.Is(err, io.EOF) && x.head.framing == framingClose {
 					x.end(false)
 					break
@@ -538,7 +546,7 @@ func (c *Client) Finish(x *Exchange) {
 		return
 	}
 	k.owner = nil
-	if cancelled || x.broken || !x.ended {
+	if cancelled || x.broken || !x.ended || k.hung.Load() {
 		k.close()
 		return
 	}

@@ -2,14 +2,18 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"sluice/gateway/hangup"
 )
 
 // Client opens, keeps and hands out connections. It is safe for concurrent use. Close ends it.
@@ -17,6 +21,7 @@ type Client struct {
 	cfg    Config
 	dialer net.Dialer
 	stats  counters
+	watch  *hangup.Watcher
 	stop   chan struct{}
 	done   chan struct{}
 
@@ -41,7 +46,11 @@ func New(cfg Config) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg, stop: make(chan struct{}), done: make(chan struct{}), idle: make(map[string][]*conn)}
+	watch, err := hangup.New()
+	if err != nil {
+		return nil, fmt.Errorf("relay: watch for departing engines: %w", err)
+	}
+	c := &Client{cfg: cfg, watch: watch, stop: make(chan struct{}), done: make(chan struct{}), idle: make(map[string][]*conn)}
 	c.dialer = net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 30 * time.Second, Control: refuseForbidden}
 	go c.sweep()
 	return c, nil
@@ -100,6 +109,7 @@ func (c *Client) Close() {
 			k.close()
 		}
 	}
+	c.watch.Close()
 }
 
 // sweep closes connections that waited too long. It owns nothing; it ends with Close.
@@ -186,6 +196,8 @@ func (c *Client) dial(ctx context.Context, addr string) (*conn, error) {
 		_ = tcp.SetNoDelay(true) // Go's default, stated: a token must not wait for another
 		if raw, err := tcp.SyscallConn(); err == nil {
 			k.prepare(raw)
+			k.watch = c.watch
+			k.id, k.watched = c.watch.Add(nc, k)
 		}
 	}
 	return k, nil
@@ -198,6 +210,36 @@ type conn struct {
 	since time.Time // when it went idle
 	owner *Exchange // whose step is called when bytes are there; nil in the pool
 	ready
+
+	watch   *hangup.Watcher // nil for a connection without a descriptor
+	id      uint64
+	watched bool        // Left is called when the engine closes
+	hung    atomic.Bool // it was: what is there is followed by the end
+	woken   bool        // and the owner knows
 }
 
-func (k *conn) close() { _ = k.Conn.Close() }
+// Left implements hangup.Peer. Whoever waits for bytes is woken by the deadline, and reads on to the end then. Without
+// this a read that found less than it had room for would have to be followed by another, which finds nothing, since the
+// poller does not tell an end that came with the bytes.
+func (k *conn) Left() {
+	if !k.hung.Swap(true) {
+		_ = k.SetReadDeadline(time.Unix(1, 0)) // fails on a connection that is closed already
+	}
+}
+
+// wake reports that a wait ended with err because the engine has closed, so that it is to be taken up again.
+func (k *conn) wake(err error) bool {
+	if k.woken || !k.hung.Load() || !errors.Is(err, os.ErrDeadlineExceeded) {
+		return false
+	}
+	k.woken = true
+	_ = k.SetReadDeadline(k.owner.deadline)
+	return true
+}
+
+func (k *conn) close() {
+	if k.watch != nil {
+		k.watch.Remove(k.id)
+	}
+	_ = k.Conn.Close()
+}

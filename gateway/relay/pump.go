@@ -82,12 +82,16 @@ func (x *Exchange) step() (done bool) {
 		return x.stepHead()
 	}
 	for { // ends: each turn reads a byte, up to the end of the body
-		n, err := x.conn.read(x.sink.Room())
+		room := x.sink.Room()
+		n, err := x.conn.read(room)
 		if n > 0 {
 			if !x.deliver(n) || x.ended {
 				return true
 			}
 			x.arm()
+			if x.conn.drained(n, len(room)) {
+				return false
+			}
 			continue
 		}
 		more := x.sink.Take(0)

@@ -22,3 +22,5 @@ func (k *conn) each() error {
 func (k *conn) read(p []byte) (int, error) { return k.Conn.Read(p) }
 
 func (k *conn) cut() { k.close() }
+
+func (k *conn) drained(n, room int) bool { return false }

@@ -55,8 +55,16 @@ func (k *conn) each() error {
 		}
 		return nil
 	}
-	return k.raw.Read(k.step)
+	err := k.raw.Read(k.step)
+	for err != nil && k.wake(err) { // ends: wake says yes once
+		err = k.raw.Read(k.step)
+	}
+	return err
 }
+
+// drained reports that a read which filled n of room bytes has taken all there was, so that the next one can wait for
+// the poller's word.
+func (k *conn) drained(n, room int) bool { return n < room && k.watched && !k.hung.Load() }
 
 // read is for steps. It never waits: without bytes it returns errWait.
 func (k *conn) read(p []byte) (int, error) {
