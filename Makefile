@@ -96,6 +96,10 @@ soak: ## tests and demo again and again for SOAK, until one fails
 storm: ## 10,000 requests whose clients leave and whose engines fail, under the race detector
 	SLUICE_STORM=10000 $(GO) test -count=1 -race -timeout 20m -v -run 'TestCancelStorm' ./gateway
 
+.PHONY: soak-gateway
+soak-gateway: ## the program under churn for SOAK: memory, goroutines and files stay level
+	SLUICE_SOAK=$(SOAK) $(GO) test -count=1 -timeout 0 -v -run '^TestSoak$$' ./bench/storm
+
 .PHONY: gpu-check
 gpu-check: build ## on a machine with GPUs: inventory against nvidia-smi
 	bash .ci/gpu-check bin/sluice

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -49,19 +50,24 @@ type serverOptions struct {
 	// Records is what is told of requests; CORSOrigins whose pages may send them.
 	Records     sink.Config
 	CORSOrigins []string
-	Log         *slog.Logger
+	// Grace is how long requests under way may take when the server stops; 0 reads as defaultGrace.
+	Grace time.Duration
+	Log   *slog.Logger
 }
 
 // Periods and limits of a server, in milliseconds.
 const (
 	tableRefreshMs   = 250
 	firstHorizonMs   = 20_000 // until a start was seen: a small engine loads in about that
-	shutdownGraceMs  = 30_000
-	leaseTimeoutMs   = 5000 // of one call to an agent
-	tokenLifeMs      = 0    // join tokens made at start do not expire
+	afterGraceMs     = 5000   // for what is not a request: the last log lines, agents' streams
+	leaseTimeoutMs   = 5000   // of one call to an agent
+	tokenLifeMs      = 0      // join tokens made at start do not expire
 	historyFileBytes = 64 << 20
 	auditFileBytes   = 256 << 20
 )
+
+// defaultGrace is what most things that stop a process wait before they kill it.
+const defaultGrace = 30 * time.Second
 
 // server is a running server: gateway, controller and control port.
 type server struct {
@@ -379,11 +385,13 @@ func (s *server) comingNow(model string) router.Coming {
 
 // close ends everything in the reverse order. Holders go on.
 func (s *server) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownGraceMs*time.Millisecond)
-	defer cancel()
 	if s.data != nil {
-		s.data.Shutdown(ctx)
+		grace, cancel := context.WithTimeout(context.Background(), cmp.Or(s.opts.Grace, defaultGrace))
+		s.data.Shutdown(grace)
+		cancel()
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), afterGraceMs*time.Millisecond)
+	defer cancel()
 	if s.records != nil {
 		s.records.Close(ctx)
 	}

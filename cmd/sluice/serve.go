@@ -92,6 +92,7 @@ func addServerFlags(cmd *cobra.Command, o *serverOptions) {
 	f.StringSliceVar(&o.Hosts, "hosts", nil, "further names and addresses for the control port's certificate")
 	f.StringVar(&o.Gossip, "gossip", "", "address to gossip on, host:port")
 	f.StringSliceVar(&o.Seeds, "seeds", nil, "gossip addresses of other servers")
+	f.DurationVar(&o.Grace, "grace", defaultGrace, "how long requests under way may take to finish when the server stops; a second signal ends it at once")
 	f.Float64Var(&o.Speed, "speed", 1, "how many times faster than real the load is played")
 	f.BoolVar(&o.Strict, "strict", false, "verify every invariant after every change")
 	f.Lookup("speed").Hidden = true
