@@ -97,17 +97,23 @@ func (c *clientConn) left() bool {
 
 // connSet knows all client connections. Safe for concurrent use.
 type connSet struct {
+	max   int
 	mu    sync.Mutex
 	next  uint64                 // guarded by mu
-	conns map[uint64]*clientConn // guarded by mu; bounded by the listener's MaxConns
+	conns map[uint64]*clientConn // guarded by mu; at most max
 }
 
-func (s *connSet) add(c *clientConn) {
+// add reports false when there are too many.
+func (s *connSet) add(c *clientConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.conns) >= s.max {
+		return false
+	}
 	s.next++
 	c.id = s.next
 	s.conns[c.id] = c
+	return true
 }
 
 func (s *connSet) remove(id uint64) {
@@ -131,28 +137,4 @@ func (s *connSet) all() []*clientConn {
 		out = append(out, c)
 	}
 	return out
-}
-
-// listener wraps what it accepts.
-type listener struct {
-	net.Listener
-	set   *connSet
-	watch *hangup.Watcher
-}
-
-func (l *listener) Accept() (net.Conn, error) {
-	nc, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	c := &clientConn{Conn: nc, set: l.set, watch: l.watch, gone: make(chan struct{}), peer: "local"}
-	if tcp, ok := nc.(*net.TCPConn); ok {
-		_ = tcp.SetNoDelay(true) // Go's default, stated: tokens must not wait for each other
-		if addr, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
-			c.peer = addr.IP.String()
-		}
-	}
-	l.set.add(c)
-	c.watched, _ = l.watch.Add(nc, c) // one that cannot be watched is noticed when it is written to
-	return c, nil
 }

@@ -30,7 +30,8 @@ type books struct {
 	hedges    *metrics.Counter
 	hedgesWon *metrics.Counter
 	panics    *metrics.Counter
-	models    sync.Map // name to *modelBooks
+	refused   *metrics.Counter // connections
+	models    sync.Map         // name to *modelBooks
 	table     atomic.Pointer[router.Table]
 }
 
@@ -57,6 +58,7 @@ func newBooks(set *metrics.Set, s *Server) *books {
 	b.hedges = set.NewCounter("sluice_gateway_hedges_total")
 	b.hedgesWon = set.NewCounter("sluice_gateway_hedges_won_total")
 	b.panics = set.NewCounter("sluice_gateway_panics_total")
+	b.refused = set.NewCounter("sluice_gateway_refused_connections_total")
 	set.NewGauge("sluice_gateway_requests_in_flight", func() float64 { return float64(b.inFlight.Load()) })
 	set.NewGauge("sluice_gateway_limit_slots_in_use", func() float64 { n, _ := s.ledgers.held(); return float64(n) })
 	set.NewGauge("sluice_gateway_limit_tokens_reserved", func() float64 { _, n := s.ledgers.held(); return float64(n) })

@@ -59,7 +59,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	deps.fill()
 	s := &Server{cfg: cfg, deps: deps, budget: newBudget(cfg.RetryRatio, cfg.RetryBurst), hedges: emptyBudget(cfg.HedgeRatio, hedgeBurst)}
 	s.startS = deps.NowMs() / 1000
-	s.conns.conns = make(map[uint64]*clientConn)
+	s.conns.conns, s.conns.max = make(map[uint64]*clientConn), cfg.MaxConns
 	s.ledgers.open()
 	s.attempts.New = func() any { return new(attempt) }
 	s.calls.New = func() any { return newCall(s) }
@@ -68,7 +68,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		ErrorHandler:       s.unreadable,
 		ExpectHandler:      s.expect,
 		HeaderReceived:     s.bodyLimit,
-		Concurrency:        cfg.MaxConns,
+		Concurrency:        2 * cfg.MaxConns, // never reached: the listener counts, and says so in JSON
 		ReadBufferSize:     cfg.MaxHeaderBytes,
 		ReadTimeout:        ms(cfg.ReadTimeoutMs),
 		IdleTimeout:        ms(cfg.ClientIdleMs),
@@ -128,7 +128,7 @@ func (s *Server) Serve(ln net.Listener) error {
 		ln.Close()
 		return nil
 	}
-	if err := s.http.Serve(&listener{Listener: ln, set: &s.conns, watch: s.watch}); err != nil {
+	if err := s.http.Serve(s.listen(ln)); err != nil {
 		return fmt.Errorf("gateway: serve clients: %w", err)
 	}
 	return nil

@@ -55,6 +55,7 @@ type site struct {
 	exe     string
 	dir     string
 	role    []string
+	files   int    // limit on open files; 0: as it is
 	addr    string // of the data port
 	process *exec.Cmd
 	ended   chan error // gets how the process ended
@@ -100,6 +101,9 @@ func (s *site) start(flags ...string) {
 	defer logs.Close()
 	args := slices.Concat(s.role, []string{"--data", filepath.Join(s.dir, "data"), "--node", "server", "--listen", s.addr}, flags)
 	s.process, s.ended = exec.Command(s.exe, args...), make(chan error, 1)
+	if s.files > 0 {
+		s.process = exec.Command("sh", slices.Concat([]string{"-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, s.files), s.exe}, args)...)
+	}
 	s.process.Stdout, s.process.Stderr = logs, logs
 	if err := s.process.Start(); err != nil {
 		s.t.Fatal(err)

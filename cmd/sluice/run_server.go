@@ -151,6 +151,7 @@ func (s *server) start() error {
 func (s *server) startData() error {
 	cfg := gateway.Default()
 	cfg.Addr, cfg.CORSOrigins = s.opts.Listen, s.opts.CORSOrigins
+	boundConns(&cfg, s.opts.Log)
 	err := s.openRecords()
 	if err != nil {
 		return err
