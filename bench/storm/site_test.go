@@ -55,8 +55,9 @@ type site struct {
 	exe     string
 	dir     string
 	role    []string
-	files   int    // limit on open files; 0: as it is
-	addr    string // of the data port
+	output  *os.File // of the process; nil: a file that is shown after a failure
+	files   int      // limit on open files; 0: as it is
+	addr    string   // of the data port
 	process *exec.Cmd
 	ended   chan error // gets how the process ended
 }
@@ -105,6 +106,9 @@ func (s *site) start(flags ...string) {
 		s.process = exec.Command("sh", slices.Concat([]string{"-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, s.files), s.exe}, args)...)
 	}
 	s.process.Stdout, s.process.Stderr = logs, logs
+	if s.output != nil {
+		s.process.Stdout, s.process.Stderr = s.output, s.output
+	}
 	if err := s.process.Start(); err != nil {
 		s.t.Fatal(err)
 	}

@@ -38,16 +38,19 @@ func (l *logFlags) open() (*slog.Logger, error) {
 		}
 		out = f
 	}
+	// Whoever reads our output may go; by default that would end the process. Not ignored, which holders would inherit.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	return slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: level})), nil
 }
 
-// untilSignal is a context that ends with SIGINT or SIGTERM. A second one ends the process at once: whoever sends it does
-// not want to wait for what the first one began.
+// untilSignal is a context that ends with SIGINT or SIGTERM. After it, call letSignalsEnd.
 func untilSignal(parent context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := signal.NotifyContext(parent, syscall.SIGINT, syscall.SIGTERM)
-	context.AfterFunc(ctx, cancel)
-	return ctx, cancel
+	return signal.NotifyContext(parent, syscall.SIGINT, syscall.SIGTERM)
 }
+
+// letSignalsEnd makes the next signal end the process at once, whoever caught it before: who sends a second one does not
+// want to wait for what the first one began.
+func letSignalsEnd() { signal.Reset(syscall.SIGINT, syscall.SIGTERM) }
 
 func newServeCmd() *cobra.Command {
 	var o serverOptions
@@ -111,6 +114,7 @@ func serveUntil(parent context.Context, o serverOptions) error {
 	o.Log.Info("serving", "data port", s.opts.Listen, "control socket", socketPath(o.DataDir), "control port", s.opts.Control)
 	select {
 	case <-ctx.Done():
+		letSignalsEnd()
 		o.Log.Info("stopping; holders go on")
 		return nil
 	case err := <-s.failed:

@@ -60,6 +60,7 @@ func upUntil(parent context.Context, o serverOptions, gpus string) error {
 	fmt.Printf("sluice is up: applications at http://%s/v1, control socket %s\n", s.opts.Listen, socketPath(o.DataDir))
 	select {
 	case <-ctx.Done():
+		letSignalsEnd()
 		return ignoreCanceled(ctx, <-agentEnd)
 	case err := <-agentEnd:
 		if errors.Is(err, nvml.ErrNoLibrary) || errors.Is(err, nvml.ErrNoDriver) {

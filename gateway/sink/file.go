@@ -1,9 +1,11 @@
 package sink
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	"sluice/gateway/record"
 )
@@ -42,7 +44,11 @@ func openAppend(path string) (io.WriteCloser, error) {
 	if path == Stdout {
 		return keptOpen{os.Stdout}, nil
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, logMode)
+	// Opening a pipe that nobody reads would wait for a reader, for ever.
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY|syscall.O_NONBLOCK, logMode)
+	if errors.Is(err, syscall.ENXIO) {
+		return nil, fmt.Errorf("open the access log: nobody reads the pipe; start its reader first: %w", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open the access log: %w", err)
 	}
