@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sluice/gateway/hangup"
+	"sluice/gateway/sock"
 	"sluice/gateway/wire"
 )
 
@@ -52,7 +53,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &clientConn{Conn: nc, set: l.set, watch: l.watch, gone: make(chan struct{}), peer: "local"}
+		c := &clientConn{Conn: sock.Wrap(nc), set: l.set, watch: l.watch, gone: make(chan struct{}), peer: "local"}
 		if !l.set.add(c) {
 			l.refuse(nc)
 			continue

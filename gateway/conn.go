@@ -1,12 +1,12 @@
 package gateway
 
 import (
-	"net"
 	"sync"
 	"sync/atomic"
 
 	"sluice/gateway/hangup"
 	"sluice/gateway/relay"
+	"sluice/gateway/sock"
 )
 
 // clientConn is a client's connection. The serving goroutine owns it; the watcher and Shutdown may say that it is over.
@@ -16,7 +16,7 @@ import (
 // swallowed. That is sound because every handler sets a write deadline, which makes fasthttp flush after each answer:
 // nothing of an earlier answer can be waiting in its buffer, and its empty answer is one single write.
 type clientConn struct {
-	net.Conn
+	*sock.Conn
 	id      uint64
 	watched uint64 // by the listener's watcher
 	peer    string // IP address

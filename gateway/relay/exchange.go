@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"sluice/gateway/sock"
 )
 
 // Exchange is one request and its answer. The zero value is ready, and it may be used again after Finish. One goroutine
@@ -41,6 +43,7 @@ type Exchange struct {
 	broken    bool // the connection cannot be used again
 	reused    bool
 	sent      bool      // the request is on its way
+	written   int       // of a request that did not go out at once
 	hold      time.Time // see Hold
 	last      time.Time // Request.Deadline
 	firstByte time.Time // deadline of the first body byte
@@ -144,13 +147,21 @@ func (c *Client) Do(x *Exchange, req *Request) error {
 	x.sent, x.last = false, req.Deadline
 	x.firstByte = x.atLast(time.Now().Add(c.cfg.FirstByteTimeout))
 	addr, prefix := splitAddr(req.Addr)
-	if k := c.take(addr); k != nil {
+	for k := c.take(addr); k != nil; k = c.take(addr) { // ends: each turn takes one out
 		x.reused = true
 		silent, err := x.try(k, addr, prefix, req)
-		return x.settle(silent, err, req)
+		if !errors.Is(err, errStale) {
+			c.stats.reuses.Add(1)
+			return x.settle(silent, err, req)
+		}
+		c.stats.stale.Add(1)
 	}
+	x.reused = false
 	return x.fresh(addr, prefix, req)
 }
+
+// errStale: a pooled connection was closed, or not silent, so nothing was sent on it.
+var errStale = errors.New("relay: a pooled connection is not silent")
 
 // Await goes on waiting for the answer's head, after Do or Await returned ErrFirstByte. req is what Do was given.
 func (c *Client) Await(x *Exchange, req *Request) error {
@@ -223,14 +234,87 @@ func (x *Exchange) try(k *conn, addr, prefix string, req *Request) (silent bool,
 	if !x.own(k) {
 		return false, ErrCancelled
 	}
+	if !x.small(req) {
+		if x.reused && !k.quiet() {
+			return false, errStale
+		}
+		x.grab()
+		err = x.send(addr, prefix, req)
+		x.drop()
+		if err != nil {
+			return x.unsent(x.fault("send the request", err))
+		}
+		x.sent = true
+		return x.readHead()
+	}
+	return x.ask(addr, prefix, req)
+}
+
+// ask sends a small request and reads the head in one go: a look whether the connection is silent, the request, and then
+// the wait for bytes.
+func (x *Exchange) ask(addr, prefix string, req *Request) (silent bool, err error) {
 	x.grab()
-	err = x.send(addr, prefix, req)
+	x.buf = x.compose(addr, prefix, req)
+	for _, part := range req.Body {
+		x.buf = append(x.buf, part...)
+	}
+	x.phase = phaseSend
+	silent, err = x.readHead()
+	if x.phase != phaseSend {
+		return silent, err
+	}
+	// The step ended before all was sent.
+	switch {
+	case x.isCancelled():
+		x.drop()
+		return false, ErrCancelled
+	case errors.Is(x.err, errStale), errors.Is(x.err, ErrProtocol):
+		x.drop()
+		return false, x.err
+	case x.err == nil:
+		err = x.conn.SetWriteDeadline(time.Now().Add(x.client.cfg.WriteTimeout))
+		if err == nil {
+			_, err = x.conn.Write(x.buf[x.written:])
+		}
+		if err != nil {
+			err = x.fault("send the request", err)
+		}
+	}
 	x.drop()
+	x.phase = phaseHead
 	if err != nil {
-		return x.unsent(x.fault("send the request", err))
+		return x.unsent(err)
 	}
 	x.sent = true
 	return x.readHead()
+}
+
+// stepSend sends what ask composed. It reports that the step cannot go on.
+func (x *Exchange) stepSend() (done bool) {
+	k := x.conn
+	switch err := k.silent(); {
+	case err == nil:
+	case x.reused:
+		x.err = errStale
+		return true
+	case errors.Is(err, errStale):
+		x.err = malformed("bytes before the request")
+		return true
+	default:
+		x.err = x.fault("send the request", err)
+		return true
+	}
+	n, err := k.write(x.buf)
+	if x.written = n; err != nil && !errors.Is(err, sock.ErrWait) {
+		x.err = x.fault("send the request", err)
+		return true
+	}
+	if n < len(x.buf) {
+		return true // the rest waits for room
+	}
+	x.drop()
+	x.sent, x.phase = true, phaseHead
+	return !k.Direct() && x.stepHead() // what has no poller waits in the read
 }
 
 // unsent looks for the answer of an engine that closed before it had read the whole request: too large, say. Without
@@ -247,11 +331,21 @@ func (x *Exchange) unsent(err error) (silent bool, _ error) {
 	return false, nil
 }
 
-func (x *Exchange) send(addr, prefix string, req *Request) error {
-	size := 0
+// small reports that a request goes out in one piece from one buffer.
+func (x *Exchange) small(req *Request) bool {
+	const frame = 256 // bytes of the first line, Host and Content-Length, at most, but for what is counted here
+	return frame+len(req.Method)+len(req.Path)+2*len(req.Addr)+len(req.Header)+size(req) <= copyBelow
+}
+
+func size(req *Request) (n int) {
 	for _, part := range req.Body {
-		size += len(part)
+		n += len(part)
 	}
+	return n
+}
+
+// compose puts the request's head into the room.
+func (x *Exchange) compose(addr, prefix string, req *Request) []byte {
 	b := append(x.buf[:0], req.Method...)
 	b = append(b, ' ')
 	b = append(b, prefix...)
@@ -260,25 +354,22 @@ func (x *Exchange) send(addr, prefix string, req *Request) error {
 	b = append(b, addr...)
 	b = append(b, "\r\n"...)
 	b = append(b, req.Header...)
-	if size > 0 || req.Method == "POST" {
+	if n := size(req); n > 0 || req.Method == "POST" {
 		b = append(b, "Content-Length: "...)
-		b = appendInt(b, int64(size))
+		b = appendInt(b, int64(n))
 		b = append(b, "\r\n"...)
 	}
-	b = append(b, "\r\n"...)
+	return append(b, "\r\n"...)
+}
+
+// send sends a large request, gathered by the kernel.
+func (x *Exchange) send(addr, prefix string, req *Request) error {
 	if err := x.conn.SetWriteDeadline(time.Now().Add(x.client.cfg.WriteTimeout)); err != nil {
 		return err
 	}
-	if len(b)+size <= copyBelow {
-		for _, part := range req.Body {
-			b = append(b, part...)
-		}
-		_, err := x.conn.Write(b)
-		return err
-	}
-	x.vector = append(x.room[:0], b)
+	x.vector = append(x.room[:0], x.compose(addr, prefix, req))
 	x.vector = append(x.vector, req.Body...)
-	_, err := x.vector.WriteTo(x.conn.Conn)
+	_, err := x.conn.WriteBuffers(&x.vector)
 	x.vector = nil
 	clear(x.room[:])
 	return err
@@ -367,7 +458,7 @@ func (x *Exchange) stepHead() (done bool) {
 			if len(x.buf) == 0 {
 				x.drop()
 			}
-			if errors.Is(err, errWait) {
+			if errors.Is(err, sock.ErrWait) {
 				return false
 			}
 			x.err = x.fault("read the answer's head", err)

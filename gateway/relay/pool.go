@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"sluice/gateway/hangup"
+	"sluice/gateway/sock"
 )
 
 // Client opens, keeps and hands out connections. It is safe for concurrent use. Close ends it.
@@ -148,7 +149,7 @@ func (c *Client) expired(now time.Time) (out []*conn) {
 	return out
 }
 
-// take returns a pooled connection that is still good, or nil.
+// take returns a pooled connection, or nil. Whether it is still good shows when it is used.
 func (c *Client) take(addr string) *conn {
 	for { // ends: each turn takes one out
 		c.mu.Lock()
@@ -161,8 +162,7 @@ func (c *Client) take(addr string) *conn {
 		list[len(list)-1] = nil
 		c.idle[addr] = list[:len(list)-1]
 		c.mu.Unlock()
-		if time.Since(k.since) < c.cfg.KeepIdle && k.quiet() {
-			c.stats.reuses.Add(1)
+		if time.Since(k.since) < c.cfg.KeepIdle {
 			return k
 		}
 		c.stats.stale.Add(1)
@@ -191,21 +191,21 @@ func (c *Client) dial(ctx context.Context, addr string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &conn{Conn: nc, addr: strings.Clone(addr)}
 	if tcp, ok := nc.(*net.TCPConn); ok {
 		_ = tcp.SetNoDelay(true) // Go's default, stated: a token must not wait for another
-		if raw, err := tcp.SyscallConn(); err == nil {
-			k.prepare(raw)
-			k.watch = c.watch
-			k.id, k.watched = c.watch.Add(nc, k)
-		}
+	}
+	k := &conn{Conn: sock.Wrap(nc), addr: strings.Clone(addr)}
+	k.prepare()
+	if k.Direct() {
+		k.watch = c.watch
+		k.id, k.watched = c.watch.Add(nc, k)
 	}
 	return k, nil
 }
 
 // conn is a connection to an engine. It belongs to the pool or to one Exchange.
 type conn struct {
-	net.Conn
+	*sock.Conn
 	addr  string
 	since time.Time // when it went idle
 	owner *Exchange // whose step is called when bytes are there; nil in the pool

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"sync"
+
+	"sluice/gateway/sock"
 )
 
 // headBuffer has room for a head, or for a small request.
@@ -18,6 +20,7 @@ type phase uint8
 const (
 	phaseHead phase = iota
 	phaseBody
+	phaseSend // nothing yet: the request goes first
 )
 
 // Sink takes the bytes of an answer from Pump.
@@ -29,9 +32,6 @@ type Sink interface {
 	// returns false to stop Pump.
 	Take(n int) bool
 }
-
-// errWait: there is nothing to read now.
-var errWait = errors.New("relay: nothing there yet")
 
 // Pump reads the body and gives each piece to s as soon as it is there. It returns nil when s stopped it, and may be
 // called again then; io.EOF at the end; ErrFirstByte at the time of Hold, after which it may be called again; any other
@@ -78,7 +78,10 @@ func (x *Exchange) deliver(n int) bool {
 
 // step is called when bytes may be there. It reports that the pumping, or the reading of the head, is over.
 func (x *Exchange) step() (done bool) {
-	if x.phase == phaseHead {
+	switch x.phase {
+	case phaseSend:
+		return x.stepSend()
+	case phaseHead:
 		return x.stepHead()
 	}
 	for { // ends: each turn reads a byte, up to the end of the body
@@ -96,7 +99,7 @@ func (x *Exchange) step() (done bool) {
 		}
 		more := x.sink.Take(0)
 		switch {
-		case errors.Is(err, errWait):
+		case errors.Is(err, sock.ErrWait):
 			return !more
 		case errors.Is(err, io.EOF) && x.head.framing == framingClose:
 			x.end(false)
