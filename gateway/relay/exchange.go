@@ -258,7 +258,7 @@ func (x *Exchange) ask(addr, prefix string, req *Request) (silent bool, err erro
 	for _, part := range req.Body {
 		x.buf = append(x.buf, part...)
 	}
-	x.phase = phaseSend
+	x.phase, x.written = phaseSend, 0
 	silent, err = x.readHead()
 	if x.phase != phaseSend {
 		return silent, err
@@ -271,7 +271,8 @@ func (x *Exchange) ask(addr, prefix string, req *Request) (silent bool, err erro
 	case errors.Is(x.err, errStale), errors.Is(x.err, ErrProtocol):
 		x.drop()
 		return false, x.err
-	case x.err == nil:
+	case x.err == nil, errors.Is(x.err, ErrFirstByte) && !x.hold.IsZero():
+		// No room for all of it, or the time of Hold came first: that bounds the answer, not the request.
 		err = x.conn.SetWriteDeadline(time.Now().Add(x.client.cfg.WriteTimeout))
 		if err == nil {
 			_, err = x.conn.Write(x.buf[x.written:])
