@@ -173,7 +173,8 @@ func TestCase_GW_13_clients_that_never_read(t *testing.T) {
 	for range 2 {
 		grown = min(grown, heap()-before) // garbage of the moment aside
 	}
-	if grown > int64(clients)*2<<20 && !raceOn {
+	// Held without bound they would take most each. The scripted engine and the garbage of the moment are in it too.
+	if grown > int64(clients)*2<<20+24<<20 && !raceOn {
 		t.Errorf("%d MiB for %d clients", grown>>20, clients)
 	}
 	for _, s := range f.settled(clients) { // each is cut after the write timeout
