@@ -44,12 +44,13 @@ type Index struct {
 	heads      map[uint64]int32 // block → first holder
 	replicas   map[Replica]*list
 	all        list
+	most       int // entries there may be
 	perReplica int
 }
 
 // New returns an empty index for at most entries entries (a block held by a replica is one; below 1 is read as
 // DefaultEntries), of which one replica has at most perReplica (below 1: no limit of its own; set it to the engine's
-// cache in blocks). Memory is taken at once: 40 bytes an entry, and about 20 for the map as it fills.
+// cache in blocks). Memory is taken as it fills: 40 bytes an entry, and about 20 for the map.
 func New(entries, perReplica int) *Index {
 	if entries < 1 {
 		entries = DefaultEntries
@@ -57,15 +58,10 @@ func New(entries, perReplica int) *Index {
 	if perReplica < 1 || perReplica > entries {
 		perReplica = entries
 	}
-	x := &Index{
-		entries: make([]entry, entries), heads: make(map[uint64]int32, entries),
-		replicas: make(map[Replica]*list), all: list{none, none, 0}, perReplica: perReplica,
+	return &Index{
+		free: none, heads: make(map[uint64]int32), replicas: make(map[Replica]*list), all: list{none, none, 0},
+		most: entries, perReplica: perReplica,
 	}
-	for i := range x.entries {
-		x.entries[i].older = int32(i) + 1
-	}
-	x.entries[entries-1].older = none
-	return x
 }
 
 // Len is the number of entries in use, never above the cap.
@@ -188,11 +184,15 @@ func (x *Index) use(r Replica, own *list, hash uint64) {
 		x.drop(oldest)
 	} else if own.n >= x.perReplica {
 		x.drop(own.oldest)
-	} else if x.free == none {
+	} else if x.free == none && len(x.entries) >= x.most {
 		x.drop(x.all.oldest)
 	}
 	if head, known = x.heads[hash]; !known {
 		head = none
+	}
+	if x.free == none {
+		x.entries = append(x.entries, entry{older: none})
+		x.free = int32(len(x.entries) - 1)
 	}
 	at := x.free
 	x.free = x.entries[at].older
