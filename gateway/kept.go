@@ -60,11 +60,11 @@ func (b *keptBook) note(id []byte, at keptAt) {
 }
 
 // find tells where a response is. Those of other tenants do not exist.
-func (b *keptBook) find(id []byte, tenant string) (at keptAt, known, foreign bool) {
+func (b *keptBook) find(id []byte, tenant string) (at keptAt, known bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at, known = b.at[string(id)]
-	return at, known && at.tenant == tenant, known && at.tenant != tenant
+	return at, known && at.tenant == tenant
 }
 
 // kept is what a call about a response sends to the engine. The zero value: it is none.
@@ -93,18 +93,18 @@ func (a *attempt) noteKept() {
 }
 
 // pinPrevious sends a request that goes on from an earlier response to the replica that keeps it. One that this gateway
-// does not know goes anywhere, and the engine says what it thinks of it.
+// does not know is refused: it may be another tenant's, and only an engine could tell what is in it.
 func (k *call) pinPrevious() bool {
 	if !k.endpoint.keeps || len(k.head.Previous) == 0 {
 		return true
 	}
-	at, known, foreign := k.srv.kept.find(k.head.Previous, k.key.Tenant)
-	if foreign || known && !k.holds(at) {
+	at, known := k.srv.kept.find(k.head.Previous, k.key.Tenant)
+	if !known || !k.holds(at) {
 		k.outcome = slo.BadRequest
 		k.refuseParam(fasthttp.StatusNotFound, "response_not_found", "The earlier response is not there any more.", "previous_response_id", 0)
 		return false
 	}
-	if known && at.model == k.model.Name {
+	if at.model == k.model.Name {
 		k.ask.Only = at.replica
 	}
 	return true
@@ -169,7 +169,7 @@ func (k *call) keptResponse(rest []byte) {
 
 // findKept finds the replica, or answers 404.
 func (k *call) findKept(id []byte) bool {
-	at, known, _ := k.srv.kept.find(id, k.key.Tenant)
+	at, known := k.srv.kept.find(id, k.key.Tenant)
 	if !known || !k.holds(at) {
 		k.refuse(fasthttp.StatusNotFound, slo.BadRequest, "response_not_found",
 			"This gateway knows no such response, or the replica that kept it is gone.", 0)
