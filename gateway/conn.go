@@ -122,12 +122,6 @@ func (s *connSet) remove(id uint64) {
 	delete(s.conns, id)
 }
 
-func (s *connSet) get(id uint64) *clientConn {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.conns[id]
-}
-
 // all returns the connections there are now.
 func (s *connSet) all() []*clientConn {
 	s.mu.Lock()

@@ -71,7 +71,7 @@ func (e *Engine) Open() error {
 		return fmt.Errorf("rig: make a socket: %w", err)
 	}
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
-	if err := unix.Bind(fd, &e.addr); err == nil {
+	if err = unix.Bind(fd, &e.addr); err == nil {
 		err = unix.Listen(fd, 4096)
 	}
 	if err != nil {

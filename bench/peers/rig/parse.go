@@ -208,8 +208,6 @@ func (d *reader) line(p []byte) (line, rest []byte, ok bool) {
 	return bytes.TrimSuffix(line, []byte("\r")), p[i+1:], true
 }
 
-func (d *reader) reset() { *d = reader{kept: d.kept[:0]} }
-
 // hexadecimal reads a chunk's size; extensions are ignored. -1: it is none.
 func hexadecimal(line []byte) int {
 	n, digits := 0, 0
