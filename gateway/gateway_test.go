@@ -35,6 +35,7 @@ type engine struct {
 	running atomic.Int64 // requests whose serve has not returned
 	peak    atomic.Int64
 	served  atomic.Int64
+	open    atomic.Int64 // connections
 	mu      sync.Mutex
 	heads   []string
 	bodies  []string
@@ -85,6 +86,8 @@ func startEngine(t *testing.T, serve func(a *asked)) *engine {
 
 // serve answers the requests of one connection. A reader goroutine notices when the gateway closes it.
 func (e *engine) serve(c net.Conn, serve func(a *asked)) {
+	e.open.Add(1)
+	defer e.open.Add(-1)
 	defer c.Close()
 	gone := make(chan struct{})
 	requests := make(chan *asked)

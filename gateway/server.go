@@ -82,7 +82,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		Logger:                       quiet{},
 	}
 	var err error
-	if s.client, err = relay.New(cfg.relay()); err != nil {
+	rc := cfg.relay()
+	rc.Addrs = s.engineAddrs
+	if s.client, err = relay.New(rc); err != nil {
 		return nil, err
 	}
 	if s.watch, err = hangup.New(); err != nil {
@@ -91,6 +93,18 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s.books = newBooks(deps.Metrics, s)
 	return s, nil
+}
+
+// engineAddrs yields where the engines of the table are.
+func (s *Server) engineAddrs(yield func(addr string) bool) {
+	models := s.deps.Router.Table().Models()
+	for i := range models {
+		for j := range models[i].Replicas {
+			if !yield(models[i].Replicas[j].Addr) {
+				return
+			}
+		}
+	}
 }
 
 // quiet drops fasthttp's own log lines: they hold bytes of requests.

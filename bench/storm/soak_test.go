@@ -239,7 +239,7 @@ func (s *soak) sample() sample {
 	status, _ := os.ReadFile(proc + "status")
 	files, _ := os.ReadDir(proc + "fd")
 	out := sample{routines: value(s.metrics(), "go_goroutines"), files: float64(len(files))}
-	if _, rest, ok := strings.Cut(string(status), "VmRSS:"); ok {
+	if _, rest, ok := strings.Cut(string(status), "RssAnon:"); ok {
 		kb, _ := strconv.ParseFloat(strings.Fields(rest)[0], 64)
 		out.rssMB = kb / 1024
 	}

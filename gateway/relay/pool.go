@@ -113,10 +113,14 @@ func (c *Client) Close() {
 	c.watch.Close()
 }
 
-// sweep closes connections that waited too long. It owns nothing; it ends with Close.
+// sweepEvery is how often idle connections are looked at, or more often when few are to be kept for long.
+const sweepEvery = 2 * time.Second
+
+// sweep closes connections that waited too long, or wait for an engine that no request will go to. It owns nothing; it
+// ends with Close.
 func (c *Client) sweep() {
 	defer close(c.done)
-	tick := time.NewTicker(max(c.cfg.KeepIdle/2, 10*time.Millisecond))
+	tick := time.NewTicker(min(max(c.cfg.KeepIdle/2, 10*time.Millisecond), sweepEvery))
 	defer tick.Stop()
 	for {
 		select {
@@ -124,6 +128,9 @@ func (c *Client) sweep() {
 			return
 		case now := <-tick.C:
 			for _, k := range c.expired(now) {
+				k.close()
+			}
+			for _, k := range c.stray() {
 				k.close()
 			}
 		}
@@ -144,6 +151,27 @@ func (c *Client) expired(now time.Time) (out []*conn) {
 			delete(c.idle, addr)
 		} else if n > 0 {
 			c.idle[addr] = append([]*conn(nil), list[n:]...)
+		}
+	}
+	return out
+}
+
+// stray takes connections to addresses that no request will go to any more out of the pool.
+func (c *Client) stray() (out []*conn) {
+	if c.cfg.Addrs == nil || c.Idle() == 0 {
+		return nil
+	}
+	known := map[string]bool{}
+	for s := range c.cfg.Addrs {
+		addr, _ := splitAddr(s)
+		known[addr] = true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for addr, list := range c.idle {
+		if !known[addr] {
+			out = append(out, list...)
+			delete(c.idle, addr)
 		}
 	}
 	return out

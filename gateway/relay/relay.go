@@ -3,6 +3,7 @@ package relay
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 )
 
@@ -57,6 +58,9 @@ type Config struct {
 	// KeepIdle bounds how long a connection waits unused. Engines close theirs after a time of their own, often 5 s;
 	// that is noticed, so this need not be shorter.
 	KeepIdle time.Duration
+	// Addrs are the addresses that requests may go to, as Request.Addr names them; idle connections to others are closed
+	// within seconds. Asked by a goroutine of the client's. nil: all of them.
+	Addrs iter.Seq[string]
 }
 
 // Default returns settings for engines in the same cluster.

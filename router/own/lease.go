@@ -72,13 +72,16 @@ func (k *keeper) poke() {
 	}
 }
 
+// leases reports whether requests may go to the replica under a lease only.
+func (k *keeper) leases(r *router.Replica) bool { return r.AgentAddr != "" && k.router.cfg.Leaser != nil }
+
 // update takes over which leases are wanted. Replicas without an agent are opened at once.
 func (k *keeper) update(lv *live) {
 	k.mu.Lock()
 	k.tables++
 	for slot, c := range lv.counters {
 		replica, l := lv.table.Replica(slot), &c.lease
-		if replica.AgentAddr == "" || k.router.cfg.Leaser == nil {
+		if !k.leases(replica) {
 			c.leaseMs.Store(always)
 			continue
 		}

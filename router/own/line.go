@@ -124,11 +124,22 @@ func (l *line) receive(m message) {
 // hopeless refuses at once what could only wait to be refused. It also sets the deadline the request waits under.
 func (l *line) hopeless(w *waiter, nowMs int64) error {
 	lv := l.router.live.Load()
-	m, ok := lv.table.Lookup(l.model)
-	if !ok {
-		return router.ErrUnknownModel
+	var m *router.Model
+	replicas, slots := 0, 0
+	for { // ends: when the table did not change meanwhile. The replicas of one that is replaced are closed
+		var ok bool
+		if m, ok = lv.table.Lookup(l.model); !ok {
+			return router.ErrUnknownModel
+		}
+		if replicas, slots = l.usable(lv, m, w.req, nowMs); replicas > 0 {
+			break
+		}
+		now := l.router.live.Load()
+		if now == lv {
+			break
+		}
+		lv = now
 	}
-	replicas, slots := l.usable(lv, m, w.req, nowMs)
 	limitMs := l.router.cfg.MaxWaitMs
 	if replicas == 0 {
 		limitMs = l.router.cfg.EmptyWaitMs

@@ -69,6 +69,9 @@ func (r *Router) SetTable(t *router.Table) {
 		id := t.Replica(slot).ID
 		kept[id] = true
 		c := r.counterLocked(id)
+		if !r.keeper.leases(t.Replica(slot)) {
+			c.leaseMs.Store(always) // before anybody sees the table: all new replicas must not look like none
+		}
 		next.counters[slot] = c
 		next.slots[c.num] = slot
 	}
