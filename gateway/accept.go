@@ -4,13 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"sync"
 	"syscall"
 	"time"
 
-	"sluice/gateway/hangup"
 	"sluice/gateway/sock"
 	"sluice/gateway/wire"
 )
@@ -28,16 +26,13 @@ const refuseLimit = 100 * time.Millisecond
 // server by opening connections.
 type listener struct {
 	net.Listener
-	set    *connSet
-	watch  *hangup.Watcher
-	books  *books
-	log    *slog.Logger
+	srv    *Server
 	closed chan struct{}
 	ending sync.Once
 }
 
 func (s *Server) listen(ln net.Listener) *listener {
-	return &listener{Listener: ln, set: &s.conns, watch: s.watch, books: s.books, log: s.deps.Log, closed: make(chan struct{})}
+	return &listener{Listener: ln, srv: s, closed: make(chan struct{})}
 }
 
 // Close ends the listener.
@@ -53,8 +48,8 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &clientConn{Conn: sock.Wrap(nc), set: l.set, watch: l.watch, gone: make(chan struct{}), peer: "local"}
-		if !l.set.add(c) {
+		c := &clientConn{Conn: sock.Wrap(nc), set: &l.srv.conns, watch: l.srv.watch, gone: make(chan struct{}), peer: "local"}
+		if !l.srv.conns.add(c) {
 			l.refuse(nc)
 			continue
 		}
@@ -64,7 +59,7 @@ func (l *listener) Accept() (net.Conn, error) {
 				c.peer = addr.IP.String()
 			}
 		}
-		c.watched, _ = l.watch.Add(nc, c) // one that cannot be watched is noticed when it is written to
+		c.watched, _ = l.srv.watch.Add(nc, c) // one that cannot be watched is noticed when it is written to
 		return c, nil
 	}
 }
@@ -77,7 +72,7 @@ func (l *listener) next() (net.Conn, error) {
 			return nc, err
 		}
 		if pause == 0 {
-			l.log.Warn("no client can connect for now; raise the limit on open files, or send clients elsewhere", "error", err)
+			l.srv.deps.Log.Warn("no client can connect for now; raise the limit on open files, or send clients elsewhere", "error", err)
 		}
 		pause = min(max(2*pause, acceptPauseMin), acceptPauseMax)
 		select {
@@ -99,7 +94,7 @@ func passes(err error) bool {
 
 // refuse answers a connection that there is no room for, before anything of it is read.
 func (l *listener) refuse(nc net.Conn) {
-	l.books.refused.Inc()
+	l.srv.books.refused.Inc()
 	body := wire.AppendError(nil, wire.Error{Message: "The gateway has as many connections as it takes.", Type: wire.TypeOverloaded, Code: "too_many_connections"})
 	_ = nc.SetWriteDeadline(time.Now().Add(refuseLimit))
 	_, _ = io.WriteString(nc, fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body))

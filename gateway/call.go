@@ -101,6 +101,7 @@ func (k *call) end() {
 			k.ctx.SetConnectionClose()
 		}
 	}
+	k.srv.bodies.release(&k.ctx.Request.Header)
 	k.srv.books.inFlight.Add(-1)
 	k.conn.busy.Store(false)
 	k.reset()

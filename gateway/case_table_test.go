@@ -19,7 +19,6 @@ import (
 type shifting struct {
 	*floor
 	engines []*engine
-	table   atomic.Pointer[router.Table]
 	keys    atomic.Pointer[keyring]
 }
 
@@ -41,7 +40,6 @@ func openShifting(t *testing.T) *shifting {
 	}
 	s.keys.Store(&keyring{hashOf("sk-1"): {ID: "k", Tenant: "t"}})
 	s.floor = open(t, s, nil, s.engines...)
-	s.srv.deps.Router = FromOwn(s.router, s.table.Load)
 	s.change(0)
 	return s
 }

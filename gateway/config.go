@@ -19,6 +19,9 @@ type Config struct {
 
 	// MaxBodyBytes bounds a request's body; beyond it the answer is 413. An image of 20 MB as a data URL needs 27.
 	MaxBodyBytes int `json:"maxBodyBytes"`
+	// MaxBodiesBytes bounds what the bodies above 64 KiB of all requests hold together; beyond it the answer is 503. The
+	// default has room for 150 images of 20 MB.
+	MaxBodiesBytes int64 `json:"maxBodiesBytes"`
 	// MaxHeaderBytes bounds a request's line and headers; each connection holds a buffer of this size.
 	MaxHeaderBytes int `json:"maxHeaderBytes"`
 	// MaxConns bounds client connections; further ones are answered 503.
@@ -64,7 +67,7 @@ type Config struct {
 func Default() Config {
 	return Config{
 		Addr:         "127.0.0.1:8000",
-		MaxBodyBytes: 32 << 20, MaxHeaderBytes: 8 << 10, MaxConns: 1 << 16,
+		MaxBodyBytes: 32 << 20, MaxBodiesBytes: 4 << 30, MaxHeaderBytes: 8 << 10, MaxConns: 1 << 16,
 		ReadTimeoutMs: 60_000, ClientIdleMs: 120_000, ClientWriteMs: 30_000,
 		RequestTimeoutMs: 600_000, FirstByteMs: 600_000, StreamIdleMs: 60_000,
 		ConnectMs: 2_000, KeepIdleMs: 60_000, MaxIdlePerReplica: 256,
@@ -82,6 +85,7 @@ func (c Config) Validate() error {
 		min, max int64
 	}{
 		{"maxBodyBytes", int64(c.MaxBodyBytes), 1 << 10, 1 << 30},
+		{"maxBodiesBytes", c.MaxBodiesBytes, int64(c.MaxBodyBytes), 1 << 50},
 		{"maxHeaderBytes", int64(c.MaxHeaderBytes), 1 << 10, 1 << 20},
 		{"maxConns", int64(c.MaxConns), 1, 1 << 22},
 		{"readTimeoutMs", c.ReadTimeoutMs, 1, 1 << 31},

@@ -9,7 +9,7 @@
 //   - deadline.go, hedge.go, waits.go: how long a try may take, and when a second one runs beside it
 //   - upstream.go: what an engine is sent, and when another replica is tried
 //   - answer.go, stream.go: how an answer reaches the client; messages.go: when it is translated on the way
-//   - accept.go, conn.go: client connections; package hangup: how a client's departure is noticed
+//   - accept.go, conn.go, bodies.go: client connections, and what their bodies may hold; package hangup: how a client's departure is noticed
 //   - limits.go, metrics.go, models.go: what limits keys and tenants (package quota decides), the books, the model list
 //   - observe.go: what is told of each request, and its trace; packages record and sink say and send it
 //   - sound.go, cors.go: which requests are too ambiguous to read, and what browsers are told

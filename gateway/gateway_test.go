@@ -187,6 +187,7 @@ type floor struct {
 	t      testing.TB
 	srv    *Server
 	router *own.Router
+	table  atomic.Pointer[router.Table]
 	addr   string
 	mu     sync.Mutex
 	ended  []slo.Sample
@@ -236,12 +237,13 @@ func openModels(t testing.TB, keys Keys, change func(*Config), models ...router.
 	rc := own.Default()
 	rc.EmptyWaitMs = 0
 	f.router = own.New(rc)
+	f.table.Store(table)
 	f.router.SetTable(table)
 	cfg := Default()
 	if change != nil {
 		change(&cfg)
 	}
-	f.srv, err = New(cfg, Deps{Router: FromOwn(f.router, func() *router.Table { return table }), Keys: keys, Observer: f, Metrics: metrics.NewSet()})
+	f.srv, err = New(cfg, Deps{Router: FromOwn(f.router, f.table.Load), Keys: keys, Observer: f, Metrics: metrics.NewSet()})
 	if err != nil {
 		t.Fatal(err)
 	}

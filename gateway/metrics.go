@@ -62,6 +62,7 @@ func newBooks(set *metrics.Set, s *Server) *books {
 	set.NewGauge("sluice_gateway_requests_in_flight", func() float64 { return float64(b.inFlight.Load()) })
 	set.NewGauge("sluice_gateway_limit_slots_in_use", func() float64 { n, _ := s.ledgers.held(); return float64(n) })
 	set.NewGauge("sluice_gateway_limit_tokens_reserved", func() float64 { _, n := s.ledgers.held(); return float64(n) })
+	set.NewGauge("sluice_gateway_large_bodies_bytes", func() float64 { return float64(s.bodies.used.Load()) })
 	set.NewGauge("sluice_gateway_client_connections", func() float64 { return float64(s.http.GetOpenConnectionsCount()) })
 	set.NewGauge("sluice_gateway_upstream_idle_connections", func() float64 { return float64(s.client.Idle()) })
 	set.RegisterMetricsWriter(func(w io.Writer) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -33,6 +34,7 @@ type Server struct {
 	http     fasthttp.Server
 	client   *relay.Client
 	conns    connSet
+	bodies   bodies
 	watch    *hangup.Watcher
 	ledgers  ledgers
 	budget   *budget
@@ -60,6 +62,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s := &Server{cfg: cfg, deps: deps, budget: newBudget(cfg.RetryRatio, cfg.RetryBurst), hedges: emptyBudget(cfg.HedgeRatio, hedgeBurst)}
 	s.startS = deps.NowMs() / 1000
 	s.conns.conns, s.conns.max = make(map[uint64]*clientConn), cfg.MaxConns
+	s.bodies.limit, s.bodies.held = cfg.MaxBodiesBytes, make(map[*fasthttp.RequestHeader]int64)
 	s.ledgers.open()
 	s.attempts.New = func() any { return new(attempt) }
 	s.calls.New = func() any { return newCall(s) }
@@ -83,7 +86,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	var err error
 	rc := cfg.relay()
-	rc.Addrs = s.engineAddrs
+	rc.Addrs = engineAddrs(deps.Router)
 	if s.client, err = relay.New(rc); err != nil {
 		return nil, err
 	}
@@ -96,12 +99,14 @@ func New(cfg Config, deps Deps) (*Server, error) {
 }
 
 // engineAddrs yields where the engines of the table are.
-func (s *Server) engineAddrs(yield func(addr string) bool) {
-	models := s.deps.Router.Table().Models()
-	for i := range models {
-		for j := range models[i].Replicas {
-			if !yield(models[i].Replicas[j].Addr) {
-				return
+func engineAddrs(r Router) iter.Seq[string] {
+	return func(yield func(addr string) bool) {
+		models := r.Table().Models()
+		for i := range models {
+			for j := range models[i].Replicas {
+				if !yield(models[i].Replicas[j].Addr) {
+					return
+				}
 			}
 		}
 	}
@@ -244,6 +249,10 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 		if _, ok := s.keyOf(&ctx.Request.Header, &keyHash{}); !ok {
 			return fasthttp.StatusUnauthorized
 		}
+		if !s.bodies.holds(&ctx.Request.Header) {
+			ctx.Response.Header.Set("Retry-After", "1")
+			return fasthttp.StatusServiceUnavailable
+		}
 	}
 	return fasthttp.StatusContinue
 }
@@ -264,6 +273,8 @@ func (s *Server) bodyLimit(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	}
 	if _, ok := s.keyOf(h, &keyHash{}); !ok {
 		limit.MaxRequestBodySize = min(strangerBodyBytes, s.cfg.MaxBodyBytes)
+	} else if n := h.ContentLength(); n > 0 && n <= s.cfg.MaxBodyBytes && !s.bodies.reserve(h, int64(n)) {
+		limit.MaxRequestBodySize = strangerBodyBytes // less than it is, so it is not read: see unreadable
 	}
 	return limit
 }
@@ -279,6 +290,8 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 		text = "Of the values of the Expect header only 100-continue is known here."
 	case errors.Is(err, fasthttp.ErrBodyTooLarge) && s.stranger(ctx):
 		status, code, text = fasthttp.StatusUnauthorized, "invalid_api_key", "Send a valid key as a bearer token."
+	case errors.Is(err, fasthttp.ErrBodyTooLarge) && ctx.Request.Header.ContentLength() <= s.cfg.MaxBodyBytes && !s.bodies.holds(&ctx.Request.Header):
+		status, code, text = fasthttp.StatusServiceUnavailable, "bodies_too_large", "The bodies of the requests that are here leave no room for this one."
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		status, code = fasthttp.StatusRequestEntityTooLarge, "body_too_large"
 		text = fmt.Sprintf("The body is larger than %d bytes.", s.cfg.MaxBodyBytes)
@@ -288,7 +301,11 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	case errors.As(err, &timeout) && timeout.Timeout():
 		status, code, text = fasthttp.StatusRequestTimeout, "request_timeout", "The request did not come in time."
 	}
+	s.bodies.release(&ctx.Request.Header)
 	ctx.Response.Reset()
+	if status == fasthttp.StatusServiceUnavailable {
+		ctx.Response.Header.Set("Retry-After", "1")
+	}
 	ctx.Response.SetStatusCode(status)
 	ctx.Response.Header.SetContentType("application/json")
 	s.setCORS(ctx)

@@ -73,7 +73,9 @@ func (k *keeper) poke() {
 }
 
 // leases reports whether requests may go to the replica under a lease only.
-func (k *keeper) leases(r *router.Replica) bool { return r.AgentAddr != "" && k.router.cfg.Leaser != nil }
+func (k *keeper) leases(r *router.Replica) bool {
+	return r.AgentAddr != "" && k.router.cfg.Leaser != nil
+}
 
 // update takes over which leases are wanted. Replicas without an agent are opened at once.
 func (k *keeper) update(lv *live) {
