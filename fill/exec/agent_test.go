@@ -266,6 +266,9 @@ func TestLeaseLost(t *testing.T) {
 		}
 	}
 	eventually(t, "the silent node is lost", func() bool { return nodeOf(c, "n1").Lost })
+	if err := a.end(); !errors.Is(err, errSilent) {
+		t.Errorf("its stream ended with %v", err) // else it would be heard, and lost for ever
+	}
 	b := connect(t, c)
 	b.hello("n1", "b1")
 	b.next("welcome", isWelcome)

@@ -69,6 +69,8 @@ type Controller struct {
 	cmdSeq   atomic.Int64
 	bootID   string
 	leaderMs int64 // set once, before the loop starts
+	leasesMs int64 // the loop's: when it last looked at the leases
+	backMs   int64 // the loop's: when it came back after it had been away
 	waitMu   sync.Mutex
 	waiting  []fill.Waiting // guarded by waitMu
 	actions  []fill.Action  // guarded by waitMu; of the last plan that acted

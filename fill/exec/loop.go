@@ -148,9 +148,15 @@ func (c *Controller) push(s *agentStream, d nodes.Down) {
 	}
 }
 
-// leases declares agents lost that were silent for the lease, and sends beats.
+// leases declares agents lost that were silent for the lease, and sends beats. The stream of a lost one ends, if it is
+// there still: only its hello, on a new one, brings a node back. A loop that was away itself, held up by its disk or
+// stopped with its machine, has heard nobody, and gives everyone a whole lease from when it is back.
 func (c *Controller) leases() {
 	now := c.clock.nowMs()
+	if now-c.leasesMs > c.cfg.LeaseMs/2 {
+		c.backMs = now
+	}
+	c.leasesMs = now
 	for _, s := range c.agents {
 		if now-s.beatMs >= c.cfg.LeaseMs/5 {
 			s.beatMs = now
@@ -166,12 +172,15 @@ func (c *Controller) leases() {
 		switch {
 		case n.Lost:
 			continue
-		case seen != nil && now-seen.LastMs < c.cfg.LeaseMs:
+		case seen != nil && now-max(seen.LastMs, c.backMs) < c.cfg.LeaseMs:
 			continue
 		case seen == nil && now-c.leaderMs < max(firstLeaseMs, c.cfg.LeaseMs):
 			continue // a new leader gives agents time to find it
 		case seen != nil:
 			last = seen.LastMs
+		}
+		if s := c.agents[id]; s != nil {
+			s.end(errSilent)
 		}
 		lost = append(lost, registry.Command{NodeLost: &registry.NodeLost{Node: id, LastSeenMs: last}, Author: "fill", Reason: "its agent was silent for its lease"})
 	}

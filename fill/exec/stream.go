@@ -19,6 +19,7 @@ var (
 	errNoHello   = errors.New("the first line of an agent must be a hello")
 	errReplaced  = errors.New("the agent opened a newer stream")
 	errDuplicate = errors.New("another agent of the same name is connected; give each node its own --node name")
+	errSilent    = errors.New("the agent was silent for its lease")
 	errSlow      = errors.New("the agent does not read its orders")
 	errStopping  = errors.New("the server is stopping")
 )
