@@ -30,7 +30,10 @@ const (
 )
 
 // sample is what the program holds at one time.
-type sample struct{ rssMB, routines, files float64 }
+type sample struct {
+	rssMB, routines, files float64
+	whole                  int64 // answers until then
+}
 
 // TestSoak keeps a server, its agent and its engines under churn for SLUICE_SOAK: clients come, leave and break off,
 // engines are killed, keys made and revoked, late answers hedged. Memory, goroutines and descriptors must not grow over
@@ -238,7 +241,7 @@ func (s *soak) sample() sample {
 	proc := fmt.Sprintf("/proc/%d/", s.process.Process.Pid)
 	status, _ := os.ReadFile(proc + "status")
 	files, _ := os.ReadDir(proc + "fd")
-	out := sample{routines: value(s.metrics(), "go_goroutines"), files: float64(len(files))}
+	out := sample{routines: value(s.metrics(), "go_goroutines"), files: float64(len(files)), whole: s.whole.Load()}
 	if _, rest, ok := strings.Cut(string(status), "RssAnon:"); ok {
 		kb, _ := strconv.ParseFloat(strings.Fields(rest)[0], 64)
 		out.rssMB = kb / 1024
@@ -254,6 +257,12 @@ func (s *soak) judge(samples []sample) {
 	}
 	for _, gauge := range []string{"sluice_gateway_requests_in_flight", "sluice_gateway_limit_slots_in_use", "sluice_gateway_limit_tokens_reserved"} {
 		s.until(gauge+" is 0", func() bool { return value(s.metrics(), gauge) == 0 })
+	}
+	for i := reportEvery; i < len(samples); i++ {
+		if samples[i].whole == samples[i-reportEvery].whole {
+			s.t.Errorf("nothing was answered in a minute, %v after the start", time.Duration(i)*sampleEvery)
+			break
+		}
 	}
 	half := samples[len(samples)/2:]
 	for _, x := range []struct {
