@@ -252,7 +252,7 @@ func openModels(t testing.TB, keys Keys, change func(*Config), models ...router.
 		t.Fatal(err)
 	}
 	f.addr = ln.Addr().String()
-	go func() { f.done <- f.srv.Serve(ln) }()
+	go func() { f.done <- f.srv.Serve(seen{ln, f}) }()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
@@ -263,9 +263,28 @@ func openModels(t testing.TB, keys Keys, change func(*Config), models ...router.
 	return f
 }
 
+// seen is a listener whose connections see what the test changed in the server before it let them be opened.
+type seen struct {
+	net.Listener
+	f *floor
+}
+
+func (s seen) Accept() (net.Conn, error) {
+	c, err := s.Listener.Accept()
+	s.f.show()
+	return c, err
+}
+
+// show makes what was changed seen by connections that are opened from now on. raw does.
+func (f *floor) show() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+}
+
 // raw opens a connection and sends a request as text.
 func (f *floor) raw(text string) net.Conn {
 	f.t.Helper()
+	f.show()
 	c, err := net.Dial("tcp", f.addr)
 	if err != nil {
 		f.t.Fatal(err)

@@ -165,6 +165,7 @@ func (s *stormClients) tables(engines []*engine) {
 	s.current.Store(s.table[0])
 	s.router.SetTable(s.table[0])
 	s.srv.deps.Router = FromOwn(s.router, s.current.Load)
+	s.show()
 }
 
 // change changes the table and makes hedges likely, again and again.
