@@ -25,7 +25,8 @@ const (
 const (
 	allowMethods  = "GET, POST, DELETE"
 	exposeHeaders = "X-Request-Id, Retry-After, X-Ratelimit-Limit-Requests, X-Ratelimit-Remaining-Requests, X-Ratelimit-Reset-Requests, " +
-		"X-Ratelimit-Limit-Tokens, X-Ratelimit-Remaining-Tokens, X-Ratelimit-Reset-Tokens"
+		"X-Ratelimit-Limit-Tokens, X-Ratelimit-Remaining-Tokens, X-Ratelimit-Reset-Tokens, " +
+		"X-Ratelimit-Limit-Concurrent, X-Ratelimit-Remaining-Concurrent, Request-Id"
 	preflightAgeS = "7200"
 )
 

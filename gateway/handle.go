@@ -67,7 +67,7 @@ func (k *call) route() {
 			k.keptResponse(rest)
 			return
 		}
-		k.refuse(fasthttp.StatusNotFound, slo.BadRequest, "not_found", "There is nothing at this path.", 0)
+		k.refuse(fasthttp.StatusNotFound, slo.BadRequest, "not_found", noPath, 0)
 	}
 }
 
@@ -109,6 +109,11 @@ func (k *call) answer(status int, body []byte) {
 		k.ctx.SetConnectionClose()
 	}
 }
+
+const (
+	wantKey = "Send a valid key: as Authorization: Bearer KEY, or as x-api-key."
+	noPath  = "There is nothing at this path. Those of the API begin with /v1 and end without a slash, as /v1/chat/completions."
+)
 
 // refuse answers with an error of our own and notes the outcome. retryAfterMs counts for 429 and 503 only.
 func (k *call) refuse(status int, outcome slo.Outcome, code, message string, retryAfterMs int64) {
@@ -170,7 +175,7 @@ func (k *call) authenticate() bool {
 	var ok bool
 	if k.key, ok = k.srv.keyOf(&k.ctx.Request.Header, &k.hash); !ok {
 		k.ctx.Response.Header.Set("Www-Authenticate", "Bearer")
-		k.refuse(fasthttp.StatusUnauthorized, slo.RefusedAuth, "invalid_api_key", "Send a valid key as a bearer token.", 0)
+		k.refuse(fasthttp.StatusUnauthorized, slo.RefusedAuth, "invalid_api_key", wantKey, 0)
 	}
 	return ok
 }

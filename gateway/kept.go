@@ -145,7 +145,7 @@ func (k *call) keptResponse(rest []byte) {
 		id = nil
 	}
 	if len(id) == 0 || !validID(id) {
-		k.refuse(fasthttp.StatusNotFound, slo.BadRequest, "not_found", "There is nothing at this path.", 0)
+		k.refuse(fasthttp.StatusNotFound, slo.BadRequest, "not_found", noPath, 0)
 		return
 	}
 	if method == "" {

@@ -17,7 +17,7 @@ func (k *call) permit() bool {
 	k.srv.books.prune(table)
 	target, known := table.Resolve(k.head.Model)
 	if !k.mayAsk(k.head.Model, target) {
-		k.refuse(fasthttp.StatusForbidden, slo.RefusedAuth, "model_not_allowed", "This key may not use the model.", 0)
+		k.refuse(fasthttp.StatusForbidden, slo.RefusedAuth, "model_not_allowed", "This key may not use the model; GET /v1/models lists those that it may.", 0)
 		return false
 	}
 	if !known {

@@ -289,7 +289,7 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 		status, code = fasthttp.StatusExpectationFailed, "unknown_expectation"
 		text = "Of the values of the Expect header only 100-continue is known here."
 	case errors.Is(err, fasthttp.ErrBodyTooLarge) && s.stranger(ctx):
-		status, code, text = fasthttp.StatusUnauthorized, "invalid_api_key", "Send a valid key as a bearer token."
+		status, code, text = fasthttp.StatusUnauthorized, "invalid_api_key", wantKey
 	case errors.Is(err, fasthttp.ErrBodyTooLarge) && ctx.Request.Header.ContentLength() <= s.cfg.MaxBodyBytes && !s.bodies.holds(&ctx.Request.Header):
 		status, code, text = fasthttp.StatusServiceUnavailable, "bodies_too_large", "The bodies of the requests that are here leave no room for this one."
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):

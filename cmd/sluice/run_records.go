@@ -36,6 +36,9 @@ func (r *recordFlags) config(env func(string) string, node string, log *slog.Log
 	if !(r.sample > 0 && r.sample <= 1) {
 		return sink.Config{}, fmt.Errorf("--access-log-sample %v: must be above 0 and not above 1", r.sample)
 	}
+	if r.sample != 1 && r.accessLog == "" {
+		return sink.Config{}, errors.New("--access-log-sample thins the access log and there is none: give --access-log too")
+	}
 	cfg := sink.Config{LogFile: r.accessLog, LogSample: r.sample}
 	cfg.Fail = func(what string, err error) {
 		if err != nil {

@@ -50,7 +50,7 @@ type serverOptions struct {
 	// Records is what is told of requests; CORSOrigins whose pages may send them.
 	Records     sink.Config
 	CORSOrigins []string
-	// Grace is how long requests under way may take when the server stops; 0 reads as defaultGrace.
+	// Grace is how long requests under way may take when the server stops; 0 reads as defaultGrace, below 0 is refused.
 	Grace time.Duration
 	Log   *slog.Logger
 }
@@ -96,6 +96,9 @@ func socketPath(dataDir string) string { return filepath.Join(dataDir, "control.
 // startServer opens the facts and starts everything; what was started is
 // closed again when a later part fails.
 func startServer(o serverOptions) (*server, error) {
+	if o.Grace < 0 {
+		return nil, fmt.Errorf("--grace %s: must not be below 0", o.Grace)
+	}
 	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the data directory: %w", err)
 	}

@@ -112,6 +112,8 @@ func TestExitCodes(t *testing.T) {
 		"engine --active-memory 20":           {exitUsage, "--active-memory"},
 		"trainer --micro-batches 0":           {exitUsage, "MicroBatches"},
 		"hold":                                {exitUsage, "--dir"},
+		"serve --grace -1s":                   {exitRefused, "--grace -1s"},
+		"serve --access-log-sample 0.5":       {exitRefused, "give --access-log too"},
 	} {
 		var out, errOut bytes.Buffer
 		code := run(t.Context(), strings.Fields(args), strings.NewReader(""), &out, &errOut)

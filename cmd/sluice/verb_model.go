@@ -46,7 +46,8 @@ func newModelListCmd() *cobra.Command {
 	return c
 }
 
-// objectivesText is "p90 ttft 310ms/2.0s ok".
+// objectivesText is "p90 ttft 310ms/2.0s ok". A missed one tells its share: requests that failed have no latency, so what
+// was observed may be well below the threshold.
 func objectivesText(m *admin.ModelStatus) string {
 	if m.Headroom == nil {
 		return ""
@@ -56,7 +57,7 @@ func objectivesText(m *admin.ModelStatus) string {
 		met := "ok"
 		switch {
 		case !a.Met:
-			met = "missed"
+			met = fmt.Sprintf("missed (held for %.1f%%)", a.Fraction*100)
 		case a.ObservedMs == 0:
 			met = "unseen"
 		}

@@ -176,6 +176,13 @@ func TestWhy(t *testing.T) {
 	if text := strings.Join(w.Lines, "\n"); !strings.Contains(text, "is not known yet") || !strings.Contains(text, "nothing was measured lately") {
 		t.Errorf("nothing learned yet: %q", text)
 	}
+	missed := d.f.headroom["chat"]
+	missed.Objectives = []slo.Attainment{{Objective: missed.Objectives[0].Objective, ObservedMs: 58, Fraction: 0.875}}
+	d.f.headroom["chat"] = missed
+	d.must(t, "GET", "/v1/why/chat", nil, &w)
+	if text := strings.Join(w.Lines, "\n"); !strings.Contains(text, "not met: it held for 87.5 % of requests") || !strings.Contains(text, "58 ms") {
+		t.Errorf("missed by failures alone: %q", text)
+	}
 	d.refused(t, "GET", "/v1/why/model/bert", nil, 404, "not_found", "")
 }
 

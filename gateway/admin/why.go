@@ -168,7 +168,7 @@ func (v *snapshot) whyModel(name string, m *registry.Model) *Why {
 			if !a.Met {
 				met = "not met"
 			}
-			w.say("%s is %s: %.0f ms.", a.Objective, met, a.ObservedMs)
+			w.say("%s is %s: it held for %.1f %% of requests, those that failed among the others; measured %.0f ms.", a.Objective, met, a.Fraction*100, a.ObservedMs)
 		}
 	} else if m.Spec.URL == "" {
 		w.say("It has seen no request yet; at least %d replicas are kept.", m.Spec.MinReplicas)

@@ -88,7 +88,7 @@ func (r *Refusal) Message() string {
 	case Requests:
 		return fmt.Sprintf("This %s has used its %d requests a minute. Wait as Retry-After says.", who, r.Limit)
 	case Concurrent:
-		return fmt.Sprintf("This %s has %d requests running, as many as it may at once. Wait as Retry-After says.", who, r.Limit)
+		return fmt.Sprintf("This %s has as many requests running as it may at once: %d. Wait as Retry-After says.", who, r.Limit)
 	case Tokens:
 		return fmt.Sprintf("This request may use %d tokens, which is more than is left of this %s's %d %s. Wait as Retry-After says, or ask for fewer with max_tokens.",
 			r.Asked, who, r.Limit, what)

@@ -110,10 +110,10 @@ func (l *line) receive(m message) {
 	}
 	displaced, ok := l.queue.Push(&m.w.item)
 	if displaced != nil {
-		l.answer(displaced.Ref.(*waiter), l.refuse(slo.RefusedQueueFull, "a more urgent request took the last place in the queue"))
+		l.answer(displaced.Ref.(*waiter), l.refuse(slo.RefusedQueueFull, "A more urgent request took the last place in the queue of this model. Wait as Retry-After says."))
 	}
 	if !ok {
-		l.answer(m.w, l.refuse(slo.RefusedQueueFull, "the queue of this model is full"))
+		l.answer(m.w, l.refuse(slo.RefusedQueueFull, "The queue of this model is full. Wait as Retry-After says."))
 		return
 	}
 	if at := m.w.item.DeadlineMs; l.nextMs == 0 || at < l.nextMs {
@@ -144,7 +144,7 @@ func (l *line) hopeless(w *waiter, nowMs int64) error {
 	if replicas == 0 {
 		limitMs = l.router.cfg.EmptyWaitMs
 		if limitMs == 0 || allExcluded(m, w.req) {
-			return l.refuse(slo.NoReplica, "no replica can take the request")
+			return l.refuse(slo.NoReplica, "No replica of this model can take the request. Wait as Retry-After says.")
 		}
 	}
 	w.item.DeadlineMs = nowMs + limitMs
@@ -155,7 +155,7 @@ func (l *line) hopeless(w *waiter, nowMs int64) error {
 	ahead, _ := l.queue.AheadOf(w.item.Class)
 	waitMs := router.WaitMs(ahead+1, drain, replicas, l.coming())
 	if w.item.DeadlineMs <= nowMs || (drain > 0 && float64(nowMs)+waitMs > float64(w.item.DeadlineMs)) {
-		return l.refuse(slo.RefusedDeadline, "the queue is longer than the request can wait")
+		return l.refuse(slo.RefusedDeadline, "The queue of this model is longer than the request can wait. Wait as Retry-After says, or allow more time.")
 	}
 	return nil
 }
@@ -262,11 +262,11 @@ func (l *line) round(nowMs int64) {
 }
 
 func (l *line) late(it *router.Item, nowMs int64) {
-	outcome, message := slo.RefusedDeadline, "the request waited until its deadline"
+	outcome, message := slo.RefusedDeadline, "The request waited for a replica until its deadline. Wait as Retry-After says, or allow more time."
 	lv := l.router.live.Load()
 	if m, ok := lv.table.Lookup(l.model); ok {
 		if replicas, _ := l.usable(lv, m, &router.Request{}, nowMs); replicas == 0 {
-			outcome, message = slo.NoReplica, "no replica became ready in time"
+			outcome, message = slo.NoReplica, "No replica of this model became ready in time. Wait as Retry-After says."
 		}
 	}
 	l.answer(it.Ref.(*waiter), l.refuse(outcome, message))
