@@ -32,7 +32,7 @@ func TestBodiesHaveALimitTogether(t *testing.T) {
 	}
 	refused(large[:began])
 	c := f.raw(strings.Replace(large[:began], "Host: x", "Host: x\r\nExpect: 100-continue", 1))
-	if a := readAnswer(bufio.NewReader(c)); a.status != 503 || a.header.Get("Retry-After") != "1" {
+	if a := readAnswer(bufio.NewReader(c)); a.status != 503 || a.header.Get("Retry-After") != "1" || a.code() != "bodies_too_large" {
 		t.Fatalf("%+v", a)
 	}
 	if a := f.do("/v1/chat/completions", chat); a.status != 200 { // small ones pass

@@ -188,12 +188,12 @@ func TestCase_GW_22_expect_continue(t *testing.T) {
 		t.Fatal(line)
 	}
 	_, br = ask("sk-bad", len(chat))
-	if line, _ := br.ReadString('\n'); !strings.Contains(line, " 401 ") {
-		t.Fatal(line)
+	if a := readAnswer(br); a.status != 401 || !strings.Contains(a.body, "invalid_api_key") || a.header.Get("X-Request-Id") == "" || a.header.Get("Www-Authenticate") != "Bearer" {
+		t.Fatalf("%+v", a)
 	}
 	_, br = ask("sk-good", 314572800)
-	if line, _ := br.ReadString('\n'); !strings.Contains(line, " 413 ") {
-		t.Fatal(line)
+	if a := readAnswer(br); a.status != 413 || !strings.Contains(a.body, "body_too_large") || a.header.Get("X-Request-Id") == "" {
+		t.Fatalf("%+v", a)
 	}
 	c, br := ask("sk-good", len(chat))
 	if line, _ := br.ReadString('\n'); !strings.Contains(line, " 100 ") {

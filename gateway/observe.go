@@ -151,18 +151,20 @@ func (k *call) closeRecord() {
 }
 
 // recordUnreadable tells of a request that never became a call.
-func (s *Server) recordUnreadable(ctx *fasthttp.RequestCtx, status int, code string, sent int) {
+func (s *Server) recordUnreadable(ctx *fasthttp.RequestCtx, no refusal, id []byte, sent int) {
 	if s.deps.Records == nil {
 		return
 	}
 	r := s.deps.Records.Take()
 	r.StartUnixNs = time.Now().UnixNano()
-	r.SetID(appendNewID(nil))
+	r.SetID(id)
 	if c, ok := ctx.Conn().(*clientConn); ok {
 		r.Client = c.peer
 	}
-	r.Outcome = slo.BadRequest
-	r.Status, r.Code, r.BytesOut = status, code, int64(sent)
+	if r.Outcome = slo.BadRequest; no.status == fasthttp.StatusUnauthorized {
+		r.Outcome = slo.RefusedAuth
+	}
+	r.Status, r.Code, r.BytesOut = no.status, no.code, int64(sent)
 	s.deps.Records.Put(r)
 }
 

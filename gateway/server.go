@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 
 	"sluice/gateway/hangup"
 	"sluice/gateway/relay"
-	"sluice/gateway/wire"
 )
 
 // Errors of the start.
@@ -240,23 +238,6 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// expect answers a client that asks before it sends its body: what would be refused anyway is refused now.
-func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
-	switch {
-	case ctx.Request.Header.ContentLength() > s.cfg.MaxBodyBytes:
-		return fasthttp.StatusRequestEntityTooLarge
-	default:
-		if _, ok := s.keyOf(&ctx.Request.Header, &keyHash{}); !ok {
-			return fasthttp.StatusUnauthorized
-		}
-		if !s.bodies.holds(&ctx.Request.Header) {
-			ctx.Response.Header.Set("Retry-After", "1")
-			return fasthttp.StatusServiceUnavailable
-		}
-	}
-	return fasthttp.StatusContinue
-}
-
 // strangerBodyBytes is what is read of a request whose key is no good, for its 401. Beyond it the connection ends, so
 // that nobody without a key can fill the memory.
 const strangerBodyBytes = 64 << 10
@@ -277,55 +258,4 @@ func (s *Server) bodyLimit(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 		limit.MaxRequestBodySize = strangerBodyBytes // less than it is, so it is not read: see unreadable
 	}
 	return limit
-}
-
-// unreadable answers what fasthttp could not read as a request.
-func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
-	status, code, text := fasthttp.StatusBadRequest, "malformed_request", "The request is not valid HTTP."
-	var small *fasthttp.ErrSmallBuffer
-	var timeout net.Error
-	switch {
-	case errors.Is(err, fasthttp.ErrBodyTooLarge) && oddExpectation(&ctx.Request.Header):
-		status, code = fasthttp.StatusExpectationFailed, "unknown_expectation"
-		text = "Of the values of the Expect header only 100-continue is known here."
-	case errors.Is(err, fasthttp.ErrBodyTooLarge) && s.stranger(ctx):
-		status, code, text = fasthttp.StatusUnauthorized, "invalid_api_key", wantKey
-	case errors.Is(err, fasthttp.ErrBodyTooLarge) && ctx.Request.Header.ContentLength() <= s.cfg.MaxBodyBytes && !s.bodies.holds(&ctx.Request.Header):
-		status, code, text = fasthttp.StatusServiceUnavailable, "bodies_too_large", "The bodies of the requests that are here leave no room for this one."
-	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		status, code = fasthttp.StatusRequestEntityTooLarge, "body_too_large"
-		text = fmt.Sprintf("The body is larger than %d bytes.", s.cfg.MaxBodyBytes)
-	case errors.As(err, &small):
-		status, code = fasthttp.StatusRequestHeaderFieldsTooLarge, "headers_too_large"
-		text = fmt.Sprintf("The request line and headers are larger than %d bytes.", s.cfg.MaxHeaderBytes)
-	case errors.As(err, &timeout) && timeout.Timeout():
-		status, code, text = fasthttp.StatusRequestTimeout, "request_timeout", "The request did not come in time."
-	}
-	s.bodies.release(&ctx.Request.Header)
-	ctx.Response.Reset()
-	if status == fasthttp.StatusServiceUnavailable {
-		ctx.Response.Header.Set("Retry-After", "1")
-	}
-	ctx.Response.SetStatusCode(status)
-	ctx.Response.Header.SetContentType("application/json")
-	s.setCORS(ctx)
-	d := dialectOpenAI
-	if e := endpointOf(ctx.Request.Header.RequestURI()); e != nil {
-		d = e.dialect
-	}
-	body := d.appendError(nil, status, wire.Error{Message: text, Type: errorType(status), Code: code}, nil)
-	ctx.Response.SetBody(body)
-	s.recordUnreadable(ctx, status, code, len(body))
-}
-
-// oddExpectation reports an Expect header that asks for something else than 100-continue.
-func oddExpectation(h *fasthttp.RequestHeader) bool {
-	expect := h.Peek("Expect")
-	return len(expect) > 0 && !bytes.EqualFold(expect, []byte("100-continue"))
-}
-
-// stranger reports that a request that could be read up to its body has no good key.
-func (s *Server) stranger(ctx *fasthttp.RequestCtx) bool {
-	_, ok := s.keyOf(&ctx.Request.Header, &keyHash{})
-	return !ok
 }
