@@ -371,7 +371,7 @@ func (f *faults) engineURL(field, raw string) {
 		return
 	}
 	f.unless(u.Scheme == "http", field, fmt.Sprintf("has scheme %s", quote(u.Scheme)), "use http; put a proxy before an engine that speaks TLS only")
-	f.unless(u.User == nil, field, "holds a user or password", "give the engine its credential otherwise")
+	f.unless(u.User == nil, field, "holds a user or password", "leave them out; engines get no credential, so put a proxy that adds it before one that wants it")
 	f.unless(u.RawQuery == "" && u.Fragment == "" && !u.ForceQuery, field, "holds a query or fragment", "end it after the path")
 	f.unless(u.Hostname() != "", field, "names no host", "write http://host:port")
 	if _, port, given := strings.Cut(u.Host[strings.LastIndexByte(u.Host, ']')+1:], ":"); given {
