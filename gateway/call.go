@@ -51,18 +51,19 @@ type call struct {
 
 	translation *translation // nil: the engine speaks the client's language
 
-	arrived  time.Time
-	deadline time.Time
-	wrote    time.Time // when the write deadline was set
-	queueMs  float64
-	outcome  slo.Outcome
-	observed bool // Arrived was called
-	begun    bool // bytes of the answer have gone to the client
-	direct   bool // the answer does not go through fasthttp
-	chunked  bool // the answer to the client is framed in chunks
-	stopped  bool // the client cannot be written to
-	sealed   bool // the end of the answer has gone out
-	closing  bool // the client's connection ends with this answer
+	arrived    time.Time
+	deadline   time.Time
+	wrote      time.Time // when the write deadline was set
+	queueMs    float64
+	patienceMs int64 // the time that the client allowed, shorter than the model's; 0: it did not say
+	outcome    slo.Outcome
+	observed   bool // Arrived was called
+	begun      bool // bytes of the answer have gone to the client
+	direct     bool // the answer does not go through fasthttp
+	chunked    bool // the answer to the client is framed in chunks
+	stopped    bool // the client cannot be written to
+	sealed     bool // the end of the answer has gone out
+	closing    bool // the client's connection ends with this answer
 }
 
 func newCall(s *Server) *call {
@@ -125,7 +126,7 @@ func (k *call) reset() {
 	k.at.reset()
 	k.race.run = false
 	k.id, k.out, k.prefix = k.id[:0], k.out[:0], k.prefix[:0]
-	k.deadline, k.queueMs = time.Time{}, 0
+	k.deadline, k.queueMs, k.patienceMs = time.Time{}, 0, 0
 	k.observed, k.begun, k.direct, k.chunked, k.stopped, k.sealed, k.closing = false, false, false, false, false, false, false
 }
 
@@ -157,7 +158,7 @@ func (k *call) bookIt() {
 	sample := slo.Sample{
 		Model: k.books.name, Tenant: k.key.Tenant, Replica: k.at.replica.ID, Class: k.ask.Class, Outcome: k.outcome,
 		ArrivalMs: k.srv.deps.NowMs() - time.Since(k.arrived).Milliseconds(), QueueMs: k.queueMs,
-		TTFTMs: k.at.ttftMs(), E2EMs: msSince(k.arrived),
+		TTFTMs: k.at.ttftMs(), E2EMs: msSince(k.arrived), PatienceMs: float64(k.patienceMs),
 	}
 	sample.InputTokens, sample.OutputTokens = k.at.tokens()
 	sample.ITLMs = k.at.itlMs(sample.OutputTokens)

@@ -23,7 +23,9 @@ func (k *call) times() bool {
 				"x-request-timeout-ms must be a whole number above 0.", 0)
 			return false
 		}
-		limit = min(limit, int64(n))
+		if int64(n) < limit {
+			limit, k.patienceMs = int64(n), int64(n)
+		}
 	}
 	k.deadline = k.arrived.Add(ms(limit))
 	k.ask.DeadlineMs = k.srv.deps.NowMs() + limit

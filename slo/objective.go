@@ -98,6 +98,8 @@ type Sample struct {
 	TTFTMs      float64 `json:"ttftMs"`    // arrival to first token, QueueMs included
 	ITLMs       float64 `json:"itlMs"`     // mean between tokens
 	E2EMs       float64 `json:"e2eMs"`     // arrival to last byte
+	// PatienceMs is the time that the client itself allowed for the request, shorter than the model's; 0: it did not say.
+	PatienceMs  float64 `json:"patienceMs,omitempty"`
 	InputTokens int     `json:"inputTokens"`
 
 	OutputTokens int `json:"outputTokens"`

@@ -121,9 +121,26 @@ func (t *Tracker) Arrived(nowMs int64) {
 
 // Finished takes the sample of a request that ended, however it ended; once for each Arrived.
 func (t *Tracker) Finished(s Sample, nowMs int64) {
+	if t.impatient(&s) {
+		s.Outcome = ClientGone
+	}
 	t.window.Finished(&s, nowMs)
 	t.learn.finished(&s, float64(max(0, t.inFlight-t.queue))/float64(max(1, t.ready)), t.load)
 	t.inFlight = max(0, t.inFlight-1)
+}
+
+// impatient reports that a client gave a request less time than an objective promises, and that it ended for want of it.
+// The service has not failed then: the client has left, and nobody can make a model miss its objectives by asking so.
+func (t *Tracker) impatient(s *Sample) bool {
+	if s.PatienceMs <= 0 || s.Outcome != Timeout && s.Outcome != RefusedDeadline {
+		return false
+	}
+	for _, o := range t.model.Objectives {
+		if o.Metric != ITL && s.PatienceMs < o.ThresholdMs {
+			return true
+		}
+	}
+	return false
 }
 
 // SetQueue tells the depth of the router's queue for this model, all classes.

@@ -287,3 +287,29 @@ func TestForecastStart(t *testing.T) {
 		t.Errorf("after ages: %v", d)
 	}
 }
+
+// A client that gives less time than an objective promises cannot make the model miss it; one that gives more can.
+func TestTrackerImpatientClients(t *testing.T) {
+	burn := func(outcome Outcome, patienceMs float64) float64 {
+		tracker, err := NewTracker(chat, Default())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range int64(50) {
+			tracker.Arrived(1000 + i)
+			tracker.Finished(Sample{Model: "chat", Outcome: outcome, ArrivalMs: 1000 + i, E2EMs: 5, PatienceMs: patienceMs}, 1005+i)
+		}
+		return tracker.Headroom(2000, 1000, 1).Objectives[0].BurnSlow
+	}
+	for _, c := range []struct {
+		outcome    Outcome
+		patienceMs float64
+		counts     bool
+	}{
+		{Timeout, 5, false}, {RefusedDeadline, 1999, false}, {Timeout, 2000, true}, {RefusedDeadline, 30_000, true}, {Timeout, 0, true}, {UpstreamLost, 5, true},
+	} {
+		if got := burn(c.outcome, c.patienceMs); got > 0 != c.counts {
+			t.Errorf("%v within %v ms burns %v", c.outcome, c.patienceMs, got)
+		}
+	}
+}
