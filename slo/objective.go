@@ -88,16 +88,16 @@ func (o Objective) String() string {
 // Sample is one finished request as the gateway saw it. Times are float64 milliseconds, zero when there was none
 // (no first token, no second token). Safe to copy.
 type Sample struct {
-	Model       string  `json:"model"`
-	Tenant      string  `json:"tenant,omitempty"`
-	Replica     string  `json:"replica,omitempty"`
-	Class       Class   `json:"class"`
-	Outcome     Outcome `json:"outcome"`
-	ArrivalMs   int64   `json:"arrivalMs"` // fleet time at which the gateway had read the request
-	QueueMs     float64 `json:"queueMs"`   // waiting in the router before a replica was chosen
-	TTFTMs      float64 `json:"ttftMs"`    // arrival to first token, QueueMs included
-	ITLMs       float64 `json:"itlMs"`     // mean between tokens
-	E2EMs       float64 `json:"e2eMs"`     // arrival to last byte
+	Model     string  `json:"model"`
+	Tenant    string  `json:"tenant,omitempty"`
+	Replica   string  `json:"replica,omitempty"`
+	Class     Class   `json:"class"`
+	Outcome   Outcome `json:"outcome"`
+	ArrivalMs int64   `json:"arrivalMs"` // fleet time at which the gateway had read the request
+	QueueMs   float64 `json:"queueMs"`   // waiting in the router before a replica was chosen
+	TTFTMs    float64 `json:"ttftMs"`    // arrival to first token, QueueMs included
+	ITLMs     float64 `json:"itlMs"`     // mean between tokens
+	E2EMs     float64 `json:"e2eMs"`     // arrival to last byte
 	// PatienceMs is the time that the client itself allowed for the request, shorter than the model's; 0: it did not say.
 	PatienceMs  float64 `json:"patienceMs,omitempty"`
 	InputTokens int     `json:"inputTokens"`
