@@ -25,6 +25,8 @@ const (
 	// enqueueTimeout is how long raft may take to accept a command before the
 	// call is answered with ErrBusy (or with the disk's fault).
 	enqueueTimeout = 5 * time.Second
+	// drainLimit is how long Close waits for commands on their way.
+	drainLimit = 2 * time.Second
 	// configTimeout bounds a change of membership.
 	configTimeout = 10 * time.Second
 )
@@ -274,6 +276,20 @@ func (l *Log) enter(ctx context.Context) error {
 
 func (l *Log) leave() { <-l.slots }
 
+// drain takes all slots, so that what was handed to raft is answered: raft forgets to when it shuts down. A log that
+// cannot commit any more is waited for up to drainLimit.
+func (l *Log) drain() {
+	limit := time.NewTimer(drainLimit)
+	defer limit.Stop()
+	for range cap(l.slots) {
+		select {
+		case l.slots <- struct{}{}:
+		case <-limit.C:
+			return
+		}
+	}
+}
+
 // fault is the disk's present fault, nil when the last write worked.
 func (l *Log) fault() error {
 	if l.store == nil {
@@ -339,6 +355,7 @@ func (l *Log) Close() error {
 			l.err = l.hangUp()
 		}
 		close(l.closing)
+		l.drain()
 		for _, c := range l.closers {
 			if err := c(); err != nil && l.err == nil {
 				l.err = fmt.Errorf("replog: closing: %w", err)
