@@ -164,6 +164,12 @@ func TestBudgetSurvivesARestart(t *testing.T) {
 	sum := sha256.Sum256([]byte("sk-test"))
 	submit(s, registry.Command{PutModel: &m})
 	submit(s, registry.Command{PutKey: &registry.KeySpec{ID: "k", Tenant: "default", HashHex: hex.EncodeToString(sum[:]), Limits: registry.Limits{TokensPerMonth: 150}}})
+	until(t, "know the key", func() error { // before that everybody on this machine is let in, on nobody's budget
+		if s.keys.Empty() {
+			return errors.New("the data port has no key yet")
+		}
+		return nil
+	})
 	expect(s, `"completion_tokens":40`)
 	expect(s, "tokens_per_month")
 	s.close()
