@@ -25,7 +25,8 @@ import (
 
 func TestMain(m *testing.M) {
 	// fasthttp keeps a goroutine for the date header, and one a server that ends up to 10 s after it.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
+	// net/http lingers half a second on a connection that it ends.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"), goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"))
 }
 

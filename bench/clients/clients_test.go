@@ -18,7 +18,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// net/http lingers half a second on a connection that it ends.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
+}
 
 const (
 	settleLimit = time.Minute // for a process to answer, on a machine that does much else

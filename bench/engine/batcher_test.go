@@ -13,7 +13,10 @@ import (
 	"sluice/bench/perf"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// net/http lingers half a second on a connection that it ends.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
+}
 
 func testProfile(t testing.TB) *perf.Profile {
 	t.Helper()

@@ -15,7 +15,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// net/http lingers half a second on a connection that it ends.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
+}
 
 // gateway is a server of the test's own; closed with it.
 func gateway(t *testing.T, h http.HandlerFunc) string {

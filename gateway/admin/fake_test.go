@@ -24,7 +24,10 @@ import (
 	"sluice/slo"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// net/http lingers half a second on a connection that it ends.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
+}
 
 // fake is a Controller over real facts.
 type fake struct {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"sluice/nodes"
 	"sluice/nodes/agent/hold"
@@ -24,13 +25,25 @@ func digest8(s string) string {
 	return hex.EncodeToString(sum[:4])
 }
 
+// The lock is tried for again for a while: a process that the last agent was just forking holds a copy of it until it
+// becomes another program.
+const (
+	lockTries = 40
+	lockPause = 25 * time.Millisecond
+)
+
 // lockData takes DATA/agent.lock; the kernel gives it back when we end.
 func lockData(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "agent.lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("agent: open lock: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	for try := 1; errors.Is(err, syscall.EWOULDBLOCK) && try < lockTries; try++ {
+		<-time.After(lockPause)
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	}
+	if err != nil {
 		f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, fmt.Errorf("%w: %s", ErrLocked, dir)
