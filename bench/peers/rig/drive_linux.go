@@ -87,6 +87,19 @@ func (r *Rig) crowd(t Target) (crowd, error) {
 	return crowd{r: r, target: t, to: to}, err
 }
 
+// join opens n connections and asks on each.
+func (d *crowd) join(own owner, n int) error {
+	for i := range n {
+		c, err := d.r.dial(&d.to, own, i)
+		if err != nil {
+			return err
+		}
+		d.clients = append(d.clients, c)
+		c.ask(d.target.Request, d.r.Now())
+	}
+	return nil
+}
+
 // Close ends all connections.
 func (d *crowd) Close() {
 	d.closed = true
@@ -121,14 +134,9 @@ func (r *Rig) Closed(t Target, n int) (*Closed, error) {
 		return nil, err
 	}
 	d := &Closed{crowd: base}
-	for i := range n {
-		c, err := r.dial(&d.to, d, i)
-		if err != nil {
-			d.Close()
-			return nil, err
-		}
-		d.clients = append(d.clients, c)
-		c.ask(t.Request, r.Now())
+	if err := d.join(d, n); err != nil {
+		d.Close()
+		return nil, err
 	}
 	return d, nil
 }
@@ -206,14 +214,9 @@ func (r *Rig) Open(t Target, perS float64, seed uint64) (*Open, error) {
 	}
 	d := &Open{crowd: base, rng: rand.New(rand.NewPCG(seed, 1)), meanNs: 1e9 / perS, nextNs: never}
 	r.timers = append(r.timers, d)
-	for i := range openConns {
-		c, err := r.dial(&d.to, d, i)
-		if err != nil {
-			d.Close()
-			return nil, err
-		}
-		d.clients = append(d.clients, c)
-		c.ask(t.Request, r.Now())
+	if err := d.join(d, openConns); err != nil {
+		d.Close()
+		return nil, err
 	}
 	return d, nil
 }
