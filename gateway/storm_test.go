@@ -130,6 +130,7 @@ func storm(t *testing.T) {
 		clients.Go(func() { s.client(t, stormSize(t)) })
 	}
 	clients.Wait()
+	s.calm(t)
 	close(stop)
 	changing.Wait()
 	s.verify(t)
@@ -229,6 +230,18 @@ func (s *stormClients) client(t *testing.T, size int) {
 	}
 }
 
+// calm goes on with few clients until a late answer has had a second try: in the storm itself the load may forbid all.
+func (s *stormClients) calm(t *testing.T) {
+	for round := 0; s.srv.books.hedges.Get() == 0 && round < 100; round++ {
+		most := int(s.began.Load()) + 40
+		var clients sync.WaitGroup
+		for range 4 {
+			clients.Go(func() { s.client(t, most) })
+		}
+		clients.Wait()
+	}
+}
+
 // request is the text of request n.
 func (s *stormClients) request(n int64, mark string) string {
 	kind := stormBodies[s.n(len(stormBodies))]
@@ -305,7 +318,7 @@ func (s *stormClients) inspect(t *testing.T, n int64, res *http.Response, body [
 		t.Errorf("answer %d is that of %v", n, got)
 	}
 	switch res.StatusCode {
-	case 200, 404: // there is no such path, yet
+	case 200:
 	case 429, 503:
 		if wait, err := strconv.Atoi(res.Header.Get("Retry-After")); err != nil || wait < 1 {
 			t.Errorf("answer %d is %d with Retry-After %q", n, res.StatusCode, res.Header.Get("Retry-After"))
@@ -341,7 +354,7 @@ func (s *stormClients) verify(t *testing.T) {
 	if n := s.srv.books.panics.Get(); n != 0 {
 		t.Errorf("%d panics", n)
 	}
-	if stormSize(t) >= 1000 && (s.srv.books.hedges.Get() == 0 || s.srv.books.retries.Get() == 0) {
+	if s.srv.books.hedges.Get() == 0 || s.srv.books.retries.Get() == 0 {
 		t.Errorf("%d hedges, %d retries: no storm", s.srv.books.hedges.Get(), s.srv.books.retries.Get())
 	}
 	for _, m := range []string{"m", "n"} {
